@@ -1,0 +1,1 @@
+"""local-lab: honest trials of coding agents against locally served models."""

@@ -1,0 +1,44 @@
+"""Every error the library raises on purpose.
+
+LabError                    one clear sentence, shown without a traceback
+├── UsageError       exit 2 a flag, file or field the person wrote is wrong; the message names it and the fix
+├── Refused          exit 3 the program will not measure as things stand (lock held, no sandbox, code moved)
+└── TrialVoid               this trial measured something else than the cell; carries the ledger's `reason`
+
+Foreign errors (httpx, OSError, msgspec, subprocess) are translated at the border of the room that meets them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_DONE: Final = 0
+EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
+
+class LabError(Exception):
+    """A sentence for a person: what is wrong, where, and what to do. `exit_code` is what the program leaves with."""
+
+    exit_code = EXIT_REFUSED
+
+
+class UsageError(LabError):
+    """A mistake in a flag, a file or a field; the message names it and says the fix."""
+
+    exit_code = EXIT_USAGE
+
+
+class Refused(LabError):
+    """The program could run but would not measure what it says; the message says why and the cure."""
+
+    exit_code = EXIT_REFUSED
+
+
+class TrialVoid(LabError):
+    """The trial under way cannot be counted. `reason` is one of `model.VoidReason`; `str()` is the detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
