@@ -26,6 +26,7 @@ FailCause = Literal[
     "budget_turns",
     "budget_tokens",
     "budget_disk",
+    "budget_memory",
     "stalled",
     "client_error",
     "engine_error",
