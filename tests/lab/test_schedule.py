@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.lab.model import Budgets, Verdict
+from benchmarks.lab.schedule import MAX_VOID_RERUNS, Cell, Order, Plan, Slot, owed, plan_digest, slots
+
+A, B = Cell(backend="e", client="a"), Cell(backend="e", client="b")
+
+
+def plan(trials: int = 2, order: Order = "interleaved", tasks: tuple[str, ...] = ("t1", "t2")) -> Plan:
+    return Plan(
+        suite="s", suite_digest="d", tasks=tasks, cells=(A, B), trials=trials, order=order,
+        isolation="bwrap", budgets=Budgets(), lab_digest="l", code_digest=None, smoke=True,
+    )  # fmt: skip
+
+
+def test_interleaved_cells_take_turns_and_the_order_is_counterbalanced() -> None:
+    clients = [slot.client for slot in slots(plan())]
+    assert clients == ["a", "b", "b", "a", "b", "a", "a", "b"]
+
+
+def test_blocked_runs_one_cell_after_the_other() -> None:
+    assert [slot.client for slot in slots(plan(order="blocked"))] == ["a"] * 4 + ["b"] * 4
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(["interleaved", "blocked"]))
+def test_every_slot_is_there_once(trials: int, tasks: int, order: Order) -> None:
+    found = slots(plan(trials, order, tuple(f"t{n}" for n in range(tasks))))
+    assert len(set(found)) == len(found) == trials * tasks * 2
+    assert set(Counter(slot.cell for slot in found).values()) == {trials * tasks}
+
+
+def test_nothing_done_owes_everything_and_all_settled_owes_nothing() -> None:
+    order = slots(plan())
+    assert owed(order, []) == order
+    assert owed(order, [(slot, "failed") for slot in order]) == ()
+
+
+def test_void_slots_come_again_last_and_at_most_twice() -> None:
+    order = slots(plan())
+    first = order[0]
+    assert owed(order, [(first, "void")]) == (*order[1:], first)
+    done: list[tuple[Slot, Verdict]] = [(slot, "passed") for slot in order[1:]]
+    assert owed(order, [*done, *[(first, "void")] * MAX_VOID_RERUNS]) == (first,)  # type: ignore[list-item]
+    assert owed(order, [*done, *[(first, "void")] * (MAX_VOID_RERUNS + 1)]) == ()  # type: ignore[list-item]
+    assert owed(order, [*done, (first, "void"), (first, "passed")]) == ()
+
+
+def test_case_17_a_changed_task_file_is_another_plan() -> None:
+    changed = Plan(**{**{f: getattr(plan(), f) for f in plan().__struct_fields__}, "suite_digest": "other"})
+    assert plan_digest(changed) != plan_digest(plan())
+    assert plan_digest(plan()) == plan_digest(plan())
