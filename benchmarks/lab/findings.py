@@ -23,7 +23,7 @@ from benchmarks.lab.model import (
 )
 from benchmarks.lab.verdict import Evidence
 
-# `git log` in a workspace of one orphan commit shows nothing, but a run that looked is told apart from one that did not.
+# `git log` in a workspace of one orphan commit shows nothing; a run that looked is still told apart.
 _HISTORY: Final = re.compile(r"\bgit\b[^\n|;&]*\b(log|show|reflog|fsck|cat-file|rev-list|blame|stash)\b|\.git/objects")
 
 _ENGINE_ENDS: Final = ("engine_closed", "engine_unreachable", "error_event")

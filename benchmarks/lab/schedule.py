@@ -64,7 +64,7 @@ def plan_digest(plan: Plan) -> str:
 def slots(plan: Plan) -> tuple[Slot, ...]:
     """All slots in running order.
 
-    `interleaved`: the cells take turns on each task, in an order that is reversed from one turn to the next (A-B-B-A), so
+    `interleaved`: the cells take turns on each task, in an order reversed from one turn to the next (A-B-B-A), so
     that drift of the machine falls on all of them alike. `blocked`: one cell after the other.
     """
     if plan.order == "blocked":
