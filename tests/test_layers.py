@@ -1,6 +1,6 @@
 """The house keeps its shape: which room of `benchmarks/lab` may import which, thin programs, a silent library.
 
-The table below is the layer table of docs/design.md. A new room gets one line here: the moment to ask whether it is one.
+The table below is the layer table of docs/design.md. A new room gets one line here first.
 """
 
 from __future__ import annotations
