@@ -196,9 +196,6 @@ def _python_body(function: tree_sitter.Node, source: bytes) -> Span | None:
         return None
     colon = next(child for child in function.children if child.type == ":")
     start = _python_start(source, statements[0].end_byte if documented else colon.end_byte, rest[0].start_byte)
-    indent = (
-        source[_line_start(source, rest[0].start_byte) : rest[0].start_byte] if _at_line_start(source, start) else b""
-    )
     column = len(source[_line_start(source, function.start_byte) : function.start_byte].expandtabs(8))
     own_lines = start == _line_start(source, start)
     indent = source[_line_start(source, rest[0].start_byte) : rest[0].start_byte] if own_lines else b""
