@@ -1,0 +1,21 @@
+"""The table of engines. To add one: a file beside this one, and a line here (docs/adding-an-engine.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.lab.engines.base import Engine
+from benchmarks.lab.engines.scripted.engine import ScriptedEngine
+from benchmarks.lab.errors import UsageError
+
+ENGINES: Final[Mapping[str, Engine]] = {
+    "scripted": ScriptedEngine(),
+}
+
+
+def find(name: str) -> Engine:
+    """The engine of that name. Raises UsageError that lists the known ones."""
+    if name not in ENGINES:
+        raise UsageError(f"engine '{name}' is unknown; there are: {', '.join(ENGINES)}")
+    return ENGINES[name]
