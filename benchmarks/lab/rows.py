@@ -1,0 +1,327 @@
+"""What each kind of ledger line says: one record per kind, each field with its unit and meaning beside its type.
+
+These declarations are the only ones: `ledger` validates bodies with them and docs/ledger.md is compared with them.
+It does not cover the envelope, the file or its history (ledger), nor the keys of a stamp (stamp).
+Units: s seconds · B bytes · tokens · count · text · ISO 8601 · digest (hex SHA-256) · "" where the type says it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from benchmarks.lab.model import (
+    ClientReport,
+    EgressAttempt,
+    EngineCounters,
+    ExitStatus,
+    FailCause,
+    Flag,
+    Isolation,
+    Purpose,
+    Record,
+    Shares,
+    Tokens,
+    Verdict,
+    VoidReason,
+    Who,
+)
+
+LISTED_WORDS: Final = 6  # longer vocabularies have a document of their own (docs/verdicts.md)
+
+
+def said(unit: str, meaning: str) -> msgspec.Meta:
+    """The unit and meaning of a field, kept in its annotation."""
+    return msgspec.Meta(description=meaning, extra={"unit": unit})
+
+
+class JudgeRow(Record, frozen=True, kw_only=True):
+    """One judged run of the repository's own suite, as the ledger keeps it."""
+
+    green: Annotated[bool, said("", "every required test passed")]
+    passed: Annotated[int, said("count", "tests that passed")]
+    failed: Annotated[int, said("count", "tests that failed or erred")]
+    skipped: Annotated[int, said("count", "tests that were skipped")]
+    collected: Annotated[int, said("count", "tests that were collected")]
+    required: Annotated[int | None, said("count", "fail-to-pass and pass-to-pass tests that had to pass")] = None
+    missing: Annotated[tuple[str, ...], said("test ids", "required tests that did not pass, bounded")] = ()
+    seconds: Annotated[float, said("s", "wall time of the judged run")]
+    ended_by: Annotated[Literal["suite", "wall", "memory", "crash"], said("", "what ended the judged run")]
+    forged: Annotated[bool, said("", "a canary that must fail was reported green")] = False
+
+
+class PatchRow(Record, frozen=True, kw_only=True):
+    """What the agent changed; only allowed paths are judged."""
+
+    files: Annotated[tuple[str, ...], said("paths", "allowed paths that changed, relative to the workspace")]
+    lines_added: Annotated[int, said("count", "lines added in allowed paths")]
+    lines_removed: Annotated[int, said("count", "lines removed in allowed paths")]
+    touched_tests: Annotated[tuple[str, ...], said("paths", "tests and test configuration it changed; put back")] = ()
+    touched_other: Annotated[tuple[str, ...], said("paths", "other changed paths, bounded; not judged")] = ()
+    unreadable: Annotated[tuple[str, ...], said("paths", "paths that could not be read, bounded")] = ()
+
+
+class ExchangesRow(Record, frozen=True, kw_only=True):
+    """The trial's exchanges in numbers; each of them is in the evidence."""
+
+    total: Annotated[int, said("count", "model calls that the meter saw")]
+    auxiliary: Annotated[int, said("count", "titles, compactions and side requests among them")] = 0
+    duplicates: Annotated[int, said("count", "identical requests sent again")] = 0
+    errors: Annotated[int, said("count", "calls that ended in an error")] = 0
+    partial: Annotated[int, said("count", "calls cancelled or cut: their token counts are not the whole truth")] = 0
+    cut_off: Annotated[int, said("count", "replies that the output cap ended")] = 0
+    tool_calls: Annotated[int, said("count", "tool calls in replies")] = 0
+    unparsed_calls: Annotated[int, said("count", "tool calls whose arguments are no JSON object")] = 0
+    textual_calls: Annotated[int, said("count", "tool calls written as plain text")] = 0
+    refused_after_end: Annotated[int, said("count", "requests refused because the trial had ended")] = 0
+    models_answered: Annotated[tuple[str, ...], said("names", "model names in the replies")] = ()
+    first_token_seconds: Annotated[float | None, said("s", "median time from request to first token")] = None
+    reread_tokens: Annotated[
+        int | None, said("tokens", "prompt processed anew though an earlier request had it as a shared prefix")
+    ] = None
+    sampler: Annotated[Mapping[str, Any], said("", "sampling parameters as the client sent them")] = {}
+    rewritten: Annotated[tuple[str, ...], said("names", "declared rewrites that changed a body")] = ()
+
+
+class TrialRow(Record, frozen=True, kw_only=True):
+    """One task run once by one cell."""
+
+    task: Annotated[str, said("", "task id")]
+    target: Annotated[str, said("", "target of the task")]
+    suite: Annotated[str, said("", "name of the task suite")]
+    tier: Annotated[int, said("1-4", "what was excised: a body, several, a class, a module")]
+    backend: Annotated[str, said("", "entry of the lab file")]
+    client: Annotated[str, said("", "agent program")]
+    purpose: Annotated[Purpose, said("", "of the backend; only `measure` enters rankings")]
+    isolation: Annotated[Isolation, said("", "sandbox level; levels are never pooled")]
+    trial: Annotated[int, said("from 1", "number of the trial within task × backend × client of the batch")]
+    attempt: Annotated[int, said("from 1", "a void slot is run again at most twice")] = 1
+    position: Annotated[int | None, said("from 1", "place in the order in which the batch ran")] = None
+    started: Annotated[str, said("ISO 8601", "when the client was started")]
+    verdict: Annotated[Verdict, said("", "passed, failed or void (docs/verdicts.md)")]
+    cause: Annotated[FailCause | None, said("", "why it failed")] = None
+    who: Annotated[Who | None, said("", "who answers for the failure")] = None
+    reason: Annotated[VoidReason | None, said("", "why it is void")] = None
+    detail: Annotated[str | None, said("text", "one sentence with the facts of the verdict")] = None
+    flags: Annotated[tuple[Flag, ...], said("", "beside the verdict, never inside it")] = ()
+    wall_seconds: Annotated[float | None, said("s", "client's start to its end, monotonic clock")]
+    shares: Annotated[Shares | None, said("s", "where the wall time went")] = None
+    tokens: Annotated[Tokens | None, said("tokens", "sums over all exchanges, as the meter normalised them")] = None
+    tokens_auxiliary: Annotated[Tokens | None, said("tokens", "part of `tokens` that auxiliary calls took")] = None
+    turns: Annotated[int | None, said("count", "exchanges that are turns of the agent")] = None
+    exchanges: Annotated[ExchangesRow | None, said("", "the exchanges in numbers")] = None
+    engine_counters: Annotated[EngineCounters | None, said("tokens", "the engine's own totals over the trial")] = None
+    counters_agree: Annotated[bool | None, said("", "meter and engine count the same; null when either is partial")] = (
+        None
+    )
+    client_report: Annotated[ClientReport | None, said("", "what the client itself claims; decides no verdict")] = None
+    exit: Annotated[ExitStatus | None, said("", "how the client's process ended")] = None
+    judge: Annotated[JudgeRow | None, said("", "the suite on a fresh export with the agent's diff")] = None
+    patch: Annotated[PatchRow | None, said("", "what the agent changed")] = None
+    quality: Annotated[Mapping[str, Any] | None, said("", "lint, complexity, recall; beside the verdict")] = None
+    egress_attempts: Annotated[
+        tuple[EgressAttempt, ...] | None,
+        said("", "hosts it tried to reach and was refused; null where it cannot be observed"),
+    ] = None
+    source_repo_intact: Annotated[bool | None, said("", "`path:` sources: head and status as before")] = None
+    strays: Annotated[int | None, said("count", "processes that outlived the client and were ended")] = None
+    output_bytes: Annotated[int | None, said("B", "stdout and stderr of the client, kept or not")] = None
+    harness_seconds: Annotated[float | None, said("s", "time outside the client and the judge's suite")] = None
+    locked: Annotated[bool, said("", "the machine-wide lock was held; false after `--no-lock`")] = True
+    notes: Annotated[tuple[str, ...], said("text", "further facts for people")] = ()
+    volatile: Annotated[Mapping[str, Any], said("", "state of the machine when the client started (docs/ledger.md)")]
+    volatile_end: Annotated[Mapping[str, Any] | None, said("", "the same when it ended")] = None
+    evidence: Annotated[str | None, said("path", "folder below the evidence folder of the machine that ran it")] = None
+
+
+class ControlRow(Record, frozen=True, kw_only=True):
+    """A trial whose answer is known: gold must pass, excised must fail."""
+
+    task: Annotated[str, said("", "task id")]
+    target: Annotated[str, said("", "target of the task")]
+    suite: Annotated[str, said("", "name of the task suite")]
+    control: Annotated[Literal["gold", "excised"], said("", "original body back, or nothing done")]
+    number: Annotated[int, said("from 1", "repetition")] = 1
+    as_expected: Annotated[bool, said("", "gold green, excised not green for want of the fail-to-pass tests")]
+    admissible: Annotated[bool, said("", "trials of the task may run in this batch")]
+    why: Annotated[str | None, said("text", "why the task is not admissible")] = None
+    judge: Annotated[JudgeRow | None, said("", "the judged run")] = None
+    isolation: Annotated[Isolation, said("", "sandbox level of the judge")]
+    evidence: Annotated[str | None, said("path", "folder below the evidence folder")] = None
+
+
+class SmokeRow(Record, frozen=True, kw_only=True):
+    """One check of conformance: of client × harness, of the engine, or of the model."""
+
+    check: Annotated[str, said("", "name of the check")]
+    party: Annotated[Literal["client", "engine", "model"], said("", "who is asked")]
+    backend: Annotated[str | None, said("", "entry of the lab file")] = None
+    client: Annotated[str | None, said("", "agent program")] = None
+    outcome: Annotated[Literal["ok", "failed", "unsupported", "unknown"], said("", "what came of it")]
+    detail: Annotated[str | None, said("text", "one sentence with the facts")] = None
+    seconds: Annotated[float | None, said("s", "wall time of the check")] = None
+
+
+class BatchStart(Record, frozen=True, kw_only=True):
+    """One invocation of a program, with its plan."""
+
+    program: Annotated[str, said("", "path of the program in the checkout")]
+    argv: Annotated[tuple[str, ...], said("", "its flags as given")]
+    plan: Annotated[Mapping[str, Any], said("", "the resolved plan")]
+    plan_digest: Annotated[str, said("digest", "of `plan`: a batch is continued when it is equal")]
+    slots: Annotated[int, said("count", "trials planned")]
+
+
+class BatchEnd(Record, frozen=True, kw_only=True):
+    """Every slot of the batch was done or given up; an interrupted batch has none and is continued."""
+
+    done: Annotated[int, said("count", "slots with a verdict that counts")]
+    void: Annotated[int, said("count", "void rows, repeated attempts included")]
+    given_up: Annotated[int, said("count", "slots that stayed void after three attempts")] = 0
+    seconds: Annotated[float | None, said("s", "wall time since the batch started or was last continued")] = None
+
+
+class StampRow(Record, frozen=True, kw_only=True):
+    """The values behind a digest, written once per file. The envelope's `stamp` is the digest."""
+
+    values: Annotated[Mapping[str, Any], said("", "keys of the stamp (below); unknown is null")]
+
+
+class Selector(Record, frozen=True, kw_only=True):
+    """Which rows a retraction means; all given fields must hold. Versions are those of the rows' stamps."""
+
+    batch: Annotated[str | None, said("", "batch id")] = None
+    task: Annotated[str | None, said("", "task id")] = None
+    backend: Annotated[str | None, said("", "entry of the lab file")] = None
+    client: Annotated[str | None, said("", "agent program")] = None
+    client_version: Annotated[str | None, said("", "its version")] = None
+    engine: Annotated[str | None, said("", "program that served the weights")] = None
+    engine_version: Annotated[str | None, said("", "its version")] = None
+    since: Annotated[str | None, said("ISO 8601", "rows written at or after")] = None
+    until: Annotated[str | None, said("ISO 8601", "rows written before")] = None
+    series: Annotated[str | None, said("", "id of a series, or its beginning")] = None
+
+
+class RetractionRow(Record, frozen=True, kw_only=True):
+    """Rows that no longer count. Nothing is edited: reports show a banner. Retracting a retraction undoes it."""
+
+    ids: Annotated[tuple[str, ...], said("row ids", "what is retracted, resolved when this was written")]
+    count: Annotated[int, said("count", "number of ids")]
+    selector: Annotated[Selector | None, said("", "how they were chosen; null when they were named one by one")] = None
+    reason: Annotated[str, said("text", "what is wrong with them")]
+    document: Annotated[str | None, said("path or URL", "where the story is told")] = None
+    replaced_by: Annotated[str | None, said("", "batch, rows or document that replace them")] = None
+
+
+# The kinds of trials.jsonl. Other programs have kinds of their own in files of their own; unknown kinds are kept.
+KINDS: Final[Mapping[str, type[Record]]] = {
+    "batch_start": BatchStart,
+    "batch_end": BatchEnd,
+    "control": ControlRow,
+    "smoke": SmokeRow,
+    "trial": TrialRow,
+    "stamp": StampRow,
+    "retraction": RetractionRow,
+}
+
+# Records of `model` that stand inside rows; they are shared with other rooms, so their words for people are here.
+NESTED: Final[Mapping[type[Record], Mapping[str, tuple[str, str]]]] = {
+    Shares: {
+        "wall": ("s", "the whole; the others add up to it"),
+        "startup": ("s", "before the first exchange"),
+        "prefill": ("s", "reading prompts: request sent to first token"),
+        "decode": ("s", "writing: first to last token"),
+        "model_unsplit": ("s", "model time that cannot be split (not streamed, cancelled)"),
+        "client_and_tool": ("s", "between exchanges: the client and its tools"),
+        "tail": ("s", "after the last exchange"),
+    },
+    Tokens: {
+        "prompt_total": ("tokens", "prompt_cached + prompt_new"),
+        "prompt_cached": ("tokens", "taken from the engine's prompt cache"),
+        "prompt_new": ("tokens", "processed"),
+        "output": ("tokens", "generated, reasoning included"),
+        "reasoning": ("tokens", "part of output that is reasoning"),
+    },
+    EngineCounters: {
+        "prompt_new": ("tokens", "processed"),
+        "prompt_cached": ("tokens", "taken from the prompt cache"),
+        "output": ("tokens", "generated"),
+    },
+    ExitStatus: {
+        "code": ("", "exit code; it decides nothing"),
+        "signal": ("", "signal that ended it"),
+        "ended_by": ("", "who ended it: the client itself, a budget, a person, the harness"),
+    },
+    EgressAttempt: {
+        "kind": ("", "tcp, udp or dns"),
+        "destination": ("", "host:port, or the name asked for"),
+        "count": ("count", "how often"),
+    },
+    ClientReport: {
+        "terminal": ("", "its own closing event"),
+        "error": ("text", "its own words"),
+        "error_kind": ("", "what kind of error"),
+        "turns": ("count", "turns it claims"),
+        "tokens": ("tokens", "tokens it claims"),
+        "session_id": ("", "its session"),
+        "final_message": ("text", "its last words, bounded"),
+        "tool_calls": ("count", "tool calls it claims"),
+        "tool_errors": ("count", "tool calls that failed"),
+        "retries": ("count", "requests it says it repeated"),
+        "context_assumed": ("tokens", "context window it believed in"),
+        "workspace": ("path", "folder it says it worked in"),
+        "notes": ("text", "further facts"),
+    },
+}
+
+
+class Field(Record, frozen=True, kw_only=True):
+    """One documented field."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+
+
+def fields(record: type[Record]) -> tuple[Field, ...]:
+    """The documented fields of a row body or of a record nested in one, in their order."""
+    hints = get_type_hints(record, include_extras=True)
+    plain = get_type_hints(record)
+    described = NESTED.get(record, {})
+    found = []
+    for name in record.__struct_fields__:
+        meta = next((part for part in getattr(hints[name], "__metadata__", ()) if isinstance(part, msgspec.Meta)), None)
+        unit, meaning = described.get(name) or _words(meta, record, name)
+        found.append(Field(name=name, type=type_words(plain[name]), unit=unit, meaning=meaning))
+    return tuple(found)
+
+
+def nested() -> tuple[type[Record], ...]:
+    """Records that stand inside rows, each with a table of its own in the docs."""
+    return (JudgeRow, PatchRow, ExchangesRow, Selector, *NESTED)
+
+
+def _words(meta: msgspec.Meta | None, record: type[Record], name: str) -> tuple[str, str]:
+    if meta is None or meta.description is None:
+        raise TypeError(f"{record.__name__}.{name} has no unit and meaning")
+    return str((meta.extra or {})["unit"]), meta.description
+
+
+def type_words(hint: Any) -> str:
+    """A type as the docs write it: `text`, `integer`, `number or null`, `list of text`, `one of a, b`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    simple: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
+    if hint in simple:
+        return simple[hint]
+    if origin is Literal:
+        return "text" if len(arguments) > LISTED_WORDS else "one of " + ", ".join(str(value) for value in arguments)
+    if origin is tuple:
+        return f"list of {type_words(arguments[0])}"
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.__name__
+    if arguments and type(None) in arguments:
+        return " or ".join(type_words(argument) for argument in arguments)
+    return "object"
