@@ -1,0 +1,41 @@
+"""The clients that can be measured: one adapter a file, found in one table; each is data and two pure functions.
+
+`launch` says how to start it, `read` what it said of itself. No adapter starts a process, reads the environment or
+knows an engine. How to add one: docs/adding-a-client.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.lab.clients.claude import CLAUDE
+from benchmarks.lab.clients.codex import CODEX
+from benchmarks.lab.errors import UsageError
+from benchmarks.lab.model import Client
+
+CLIENTS: Final[Mapping[str, Client]] = {
+    "claude": CLAUDE,
+    "codex": CODEX,
+}
+
+
+def find(name: str) -> Client:
+    """The client of that name in the table, or the `Client` at `package.module:NAME` from outside the checkout.
+
+    Raises UsageError for a name that is in neither.
+    """
+    if name in CLIENTS:
+        return CLIENTS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(CLIENTS)
+        raise UsageError(f"--client: {name!r} is not known; give one of {known}, or package.module:NAME.")
+    try:
+        client = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"--client: {name!r} cannot be loaded: {error}.") from error
+    if not isinstance(client, Client):
+        raise UsageError(f"--client: {name!r} is a {type(client).__name__}, not a benchmarks.lab.model.Client.")
+    return client
