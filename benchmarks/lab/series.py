@@ -53,8 +53,8 @@ def explain(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, *, task: b
 
 
 def _key(names: tuple[str, ...], body: Mapping[str, Any], values: Mapping[str, Any] | None) -> Key:
-    told = values or {}
-    return (*(_text(told.get(name)) for name in names), *(_text(body.get(name)) for name in ROW_KEYS))
+    stamped = ("" if values is None else _text(values.get(name)) for name in names)
+    return (*stamped, *(_text(body.get(name)) for name in ROW_KEYS))
 
 
 def _text(value: Any) -> str:
