@@ -20,7 +20,9 @@ CONTENT_KEYS: Final = ("content", "contents", "file_text", "text")
 PATH_KEYS: Final = ("file_path", "filePath", "path", "filename", "absolute_path")
 SHELL_WORDS: Final = ("bash", "shell", "exec", "terminal", "command", "run")
 WRITE_WORDS: Final = ("write", "create")
-CHUNK_BYTES: Final = 24_576  # of the file in one command; a multiple of 3, so that chunks of base64 can be joined
+CHUNK_BYTES: Final = (
+    66_000  # of the file in one command: 88 kB of base64, below Linux's 128 KiB per argument; a multiple of 3
+)
 
 
 def shell(tools: Sequence[Tool]) -> Tool | None:
