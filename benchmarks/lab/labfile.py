@@ -1,0 +1,351 @@
+"""The lab file: named backends, defaults and budgets, read strictly from YAML.
+
+`lab.yaml` is shipped; `lab.local.yaml` (or the file LAB_FILE names) is merged over it: entry by entry, setting by
+setting, `sampler` and `options` as a whole. An unknown key, a doubled key, a wrong type or a key in a URL is one sentence
+that names file and line; values are never repeated, they might be secrets. Documented in docs/lab-file.md.
+It does not know which engines and clients exist (their tables do), and reads no environment but LAB_FILE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+
+from benchmarks.lab.errors import UsageError
+from benchmarks.lab.model import Backend, Budgets, Isolation, Record
+from benchmarks.lab.text import listing, suggest
+
+R = TypeVar("R", bound=Record)
+
+SHIPPED: Final = "lab.yaml"
+LOCAL: Final = "lab.local.yaml"
+VARIABLE: Final = "LAB_FILE"
+TIERS: Final = (1, 2, 3, 4)
+REWRITES: Final = ("sampler", "max_tokens", "include_usage", "fold_system")
+DEEPEST: Final = 20
+
+# Merged as a whole: half a sampler from one file and half from another is nobody's choice.
+_WHOLE: Final = frozenset({"sampler", "options"})
+_SECRET: Final = re.compile(r"api.?key(?!_env$)|(^|[_-])(token|key|auth)$|secret|passw|authorization|bearer", re.I)
+_VARIABLE_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_ENTRY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Defaults(Record, frozen=True, kw_only=True):
+    """What a run takes when no flag says otherwise."""
+
+    backends: tuple[str, ...] = ("embedded",)
+    clients: tuple[str, ...] = ("opencode",)
+    tags: tuple[str, ...] = ("starter",)
+    trials: int = 1
+    order: Literal["interleaved", "blocked"] = "interleaved"
+    isolation: Isolation | None = None  # None: the best this machine has
+
+
+class Lab(Record, frozen=True, kw_only=True):
+    """The merged lab file. `tiers` holds the budgets of every tier, `digest` is of all that can move numbers."""
+
+    backends: Mapping[str, Backend]
+    defaults: Defaults
+    budgets: Budgets
+    tiers: Mapping[int, Budgets]
+    evidence_days: int
+    digest: str
+    files: tuple[Path, ...]
+
+
+class At(Record, frozen=True, kw_only=True):
+    """A YAML value and where it stands: a scalar, a list of At, or a dict of name -> At."""
+
+    value: Any
+    where: str  # file:line
+
+
+SECTIONS: Final = ("backends", "defaults", "budgets", "evidence_days")
+BUDGET_PARTS: Final = ("default", "tiers")
+
+
+# ---- for programs ----
+
+
+def files(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """The lab files of a checkout in the order they are merged. UsageError if LAB_FILE names none."""
+    named = (os.environ if environ is None else environ).get(VARIABLE)
+    own = Path(named).expanduser() if named else root / LOCAL
+    if named and not own.is_file():
+        raise UsageError(f"the variable {VARIABLE} names {own}, which is no file; correct or unset it")
+    return (root / SHIPPED, own) if own.is_file() else (root / SHIPPED,)
+
+
+def load(*paths: Path) -> Lab:
+    """Read and merge lab files, later over earlier. UsageError names file and line of the first mistake."""
+    merged = At(value={}, where=str(paths[0]))
+    for path in paths:
+        merged = _merge(merged, _parse(path))
+    top = _mapping(merged, "the lab file", SECTIONS)
+    backends = _backends(top.get("backends"))
+    defaults = _record(top.get("defaults"), Defaults, "defaults")
+    budgets, tiers = _budgets(top.get("budgets"))
+    _known_backends(top.get("defaults"), defaults, backends)
+    return Lab(
+        backends=backends,
+        defaults=defaults,
+        budgets=budgets,
+        tiers=tiers,
+        evidence_days=_days(top.get("evidence_days")),
+        digest=_digest([backends, defaults, budgets, [tiers[tier] for tier in TIERS]]),
+        files=paths,
+    )
+
+
+def find_backend(lab: Lab, name: str) -> Backend:
+    """The backend of that name; UsageError with a suggestion if the lab file has none."""
+    if name not in lab.backends:
+        known = listing(lab.backends, 12)
+        raise UsageError(
+            f"--backend {name}: the lab file has no such entry{suggest(name, lab.backends)}; it has {known}"
+        )
+    return lab.backends[name]
+
+
+# ---- YAML to values with their lines ----
+
+
+def _parse(path: Path) -> At:
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{path}:{line}: this is no YAML: {error.problem}") from None
+    except yaml.YAMLError:
+        raise UsageError(f"{path} is no YAML text; it holds characters that YAML does not allow") from None
+    return At(value={}, where=f"{path}:1") if node is None else _located(node, path, 0)
+
+
+def _located(node: yaml.Node, path: Path, depth: int) -> At:
+    where = f"{path}:{node.start_mark.line + 1}"
+    if depth > DEEPEST:
+        raise UsageError(f"{where}: this is nested too deeply; a lab file has no use for more than {DEEPEST} levels")
+    if isinstance(node, yaml.MappingNode):
+        return At(value=_entries(node, path, depth), where=where)
+    if isinstance(node, yaml.SequenceNode):
+        return At(value=[_located(item, path, depth + 1) for item in node.value], where=where)
+    try:
+        return At(value=yaml.SafeLoader("").construct_object(node), where=where)
+    except (yaml.YAMLError, ValueError):
+        raise UsageError(f"{where}: this value is not understood; put it in quotes if it is text") from None
+
+
+def _entries(node: yaml.MappingNode, path: Path, depth: int) -> dict[str, At]:
+    found: dict[str, At] = {}
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise UsageError(f"{path}:{line}: the name of a setting must be plain text")
+        if key.value in found:
+            raise UsageError(f"{path}:{line}: `{key.value}` stands here twice, first on line {lines[key.value]}")
+        lines[key.value] = line
+        # A setting is where its name is, also when its value begins on a later line.
+        found[key.value] = At(value=_located(value, path, depth + 1).value, where=f"{path}:{line}")
+    return found
+
+
+def _merge(under: At, over: At) -> At:
+    if isinstance(under.value, dict) and over.value is None:
+        return under  # a heading whose entries are all commented out
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)):
+        return over
+    merged = dict(under.value)
+    for name, entry in over.value.items():
+        merged[name] = _merge(merged[name], entry) if name in merged and name not in _WHOLE else entry
+    return At(value=merged, where=over.where)
+
+
+def _plain(at: At) -> Any:
+    if isinstance(at.value, dict):
+        return {name: _plain(entry) for name, entry in at.value.items()}
+    if isinstance(at.value, list):
+        return [_plain(entry) for entry in at.value]
+    return at.value
+
+
+# ---- values to records ----
+
+
+def _backends(at: At | None) -> dict[str, Backend]:
+    entries = _mapping(at, "backends") if at is not None else {}
+    return {name: _backend(name, entry) for name, entry in entries.items()}
+
+
+def _backend(name: str, at: At) -> Backend:
+    if not _ENTRY_NAME.fullmatch(name):
+        raise UsageError(f"{at.where}: the name of a backend is made of letters, digits, dots, dashes and underscores")
+    what = f"backend {name}"
+    entries = _mapping(at, what, _settings(Backend, "name"))
+    if "engine" not in entries:
+        raise UsageError(f"{at.where}: {what} needs `engine:`, the program that serves it")
+    if (secret := _secret_option(entries.get("options"))) is not None:
+        raise UsageError(f"{secret}: a key may not stand in the lab file; name a variable in `api_key_env`")
+    backend = _record(at, Backend, what, name=name)
+    if (key := entries.get("api_key_env")) is not None and not _VARIABLE_NAME.fullmatch(backend.api_key_env or ""):
+        raise UsageError(
+            f"{key.where}: `api_key_env` of {what} is the NAME of an environment variable, like MY_API_KEY, "
+            "never the key itself"
+        )
+    _check_rewrites(backend, entries, what)
+    if (url := entries.get("base_url")) is not None and backend.base_url is not None:
+        return msgspec.structs.replace(backend, base_url=_base_url(backend.base_url, url.where, what))
+    return backend
+
+
+def _check_rewrites(backend: Backend, entries: Mapping[str, At], what: str) -> None:
+    for name in backend.rewrite:
+        where = entries["rewrite"].where
+        if name not in REWRITES:
+            hint = suggest(name, REWRITES)
+            raise UsageError(f"{where}: `rewrite` of {what} names an unknown edit{hint}; known: {', '.join(REWRITES)}")
+        if name in ("sampler", "max_tokens") and not getattr(backend, name):
+            raise UsageError(f"{where}: `rewrite: [{name}]` of {what} needs the setting `{name}` to pin")
+
+
+def _base_url(url: str, where: str, what: str) -> str:
+    """`url` without a trailing slash or /v1; never repeated in a message, since it may hold a key."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{where}: `base_url` of {what} is no URL; write it like http://127.0.0.1:8080") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UsageError(
+            f"{where}: `base_url` of {what} holds more than host and port, perhaps a key: put a key into an "
+            "environment variable and name that in `api_key_env`"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{where}: `base_url` of {what} must begin with http:// or https:// and name a host")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = re.sub(r"/v1/?$", "", parts.path).rstrip("/")
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
+
+
+def _secret_option(at: At | None) -> str | None:
+    if at is None or not isinstance(at.value, dict):
+        return None
+    entries: dict[str, At] = at.value
+    for name, entry in entries.items():
+        if _SECRET.search(name):
+            return entry.where
+        if (deeper := _secret_option(entry)) is not None:
+            return deeper
+    return None
+
+
+def _budgets(at: At | None) -> tuple[Budgets, dict[int, Budgets]]:
+    parts = _mapping(at, "budgets", BUDGET_PARTS) if at is not None else {}
+    default = parts.get("default")
+    tiers = _mapping(parts["tiers"], "budgets.tiers", tuple(map(str, TIERS))) if "tiers" in parts else {}
+    budgets = _record(default, Budgets, "budgets.default")
+    found = {}
+    for tier in TIERS:
+        own = tiers.get(str(tier))
+        both = _merge(default, own) if default is not None and own is not None else own or default
+        found[tier] = _record(both, Budgets, f"budgets.tiers.{tier}")
+    return budgets, found
+
+
+def _days(at: At | None) -> int:
+    if at is None:
+        return 30
+    if type(at.value) is not int or at.value < 0:
+        raise UsageError(f"{at.where}: `evidence_days` must be a whole number of days, 0 or more")
+    return at.value
+
+
+def _known_backends(at: At | None, defaults: Defaults, backends: Mapping[str, Backend]) -> None:
+    for name in defaults.backends:
+        if name not in backends:
+            where = at.value["backends"].where if at is not None and "backends" in at.value else SHIPPED
+            raise UsageError(
+                f"{where}: `backends` of defaults names an entry that is not there{suggest(name, backends)}"
+            )
+
+
+def _mapping(at: At, what: str, known: tuple[str, ...] | None = None) -> dict[str, At]:
+    """The entries of a mapping, all of them known ones."""
+    if at.value is None:
+        return {}
+    if not isinstance(at.value, dict):
+        raise UsageError(f"{at.where}: {what} must be settings with their values, not {_kind(at.value)}")
+    for name, entry in at.value.items():
+        if known is not None and name not in known:
+            if _SECRET.search(name):
+                raise UsageError(
+                    f"{entry.where}: a key may not stand in the lab file; name a variable in `api_key_env`"
+                )
+            hint = suggest(name, known)
+            raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{hint}; known: {listing(known, 30)}")
+    return at.value
+
+
+def _settings(record: type[Record], *fixed: str) -> tuple[str, ...]:
+    return tuple(name for name in record.__struct_fields__ if name not in fixed)
+
+
+def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
+    """A record of the settings at `at`, each checked by itself so that its own line can be named."""
+    entries = _mapping(at, what, _settings(record, *fixed)) if at is not None else {}
+    hints = get_type_hints(record)
+    for name, entry in entries.items():
+        value = _plain(entry)
+        try:
+            msgspec.convert(value, hints[name])
+        except msgspec.ValidationError:
+            wanted, got = _wanted(hints[name]), _hint(hints[name], value) or f", not {_kind(entry.value)}"
+            raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted}{got}") from None
+        if isinstance(value, int | float) and not isinstance(value, bool) and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{entry.where}: `{name}` of {what} must be greater than 0")
+    return msgspec.convert({**{name: _plain(entry) for name, entry in entries.items()}, **fixed}, record)
+
+
+def _kind(value: Any) -> str:
+    words: dict[type, str] = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    words |= {dict: "a group of settings", type(None): "nothing"}
+    return words.get(type(value), "a date")
+
+
+def _wanted(hint: Any) -> str:
+    arguments = get_args(hint)
+    simple: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if hint in simple:
+        return simple[hint]
+    origin = get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
+    if origin in (Union, types.UnionType):
+        return _wanted(next(argument for argument in arguments if argument is not type(None)))
+    if origin is tuple:
+        return "a list of text, like [a, b]"
+    return "a group of settings, like {temperature: 0.7}"
+
+
+def _hint(hint: Any, value: Any) -> str:
+    words = [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
+    return suggest(value, words) if isinstance(value, str) else ""
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
