@@ -12,12 +12,14 @@ from typing import Final
 
 from benchmarks.lab.clients.claude import CLAUDE
 from benchmarks.lab.clients.codex import CODEX
+from benchmarks.lab.clients.opencode import OPENCODE
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Client
 
 CLIENTS: Final[Mapping[str, Client]] = {
     "claude": CLAUDE,
     "codex": CODEX,
+    "opencode": OPENCODE,
 }
 
 

@@ -15,6 +15,7 @@ from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe,
 
 _HOME: Final = ".claude"
 _PATIENCE_MS: Final = "1800000"
+_SYNTHETIC: Final = "<synthetic>"  # the model of messages that the client writes itself
 _ALIASES: Final = (
     "ANTHROPIC_MODEL",
     "ANTHROPIC_SMALL_FAST_MODEL",
@@ -86,7 +87,9 @@ def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
             return _retried(report, event)
         case "assistant", _:
             calls = sum(transcript.at(block, "type") == "tool_use" for block in _blocks(event))
-            return replace(report, tool_calls=transcript.add(report.tool_calls, calls))
+            report = replace(report, tool_calls=transcript.add(report.tool_calls, calls))
+            spoke = transcript.text(event, "message", "model") != _SYNTHETIC
+            return replace(report, error=None, error_kind=None) if spoke else report
         case "user", _:
             errors = sum(transcript.at(block, "is_error") is True for block in _blocks(event))
             return replace(report, tool_errors=transcript.add(report.tool_errors, errors))
@@ -123,7 +126,7 @@ def _result(report: ClientReport, event: transcript.Event) -> ClientReport:
         error_kind="context" if failed and reason == "prompt_too_long" else transcript.error_kind(error),
         turns=transcript.count(event, "num_turns"),
         tokens=_tokens(event),
-        final_message=words,
+        final_message=None if failed else words,
         context_assumed=_window(event),
     )
     denied = len(transcript.items(event, "permission_denials"))

@@ -104,11 +104,12 @@ def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
 
 def _item(report: ClientReport, event: transcript.Event) -> ClientReport:
     kind = transcript.text(event, "item", "type")
-    if kind == "agent_message":
-        return replace(report, final_message=transcript.text(event, "item", "text"))
     if kind == "error":
         # Not a failure: so it says of every local model that it has no description of (a smaller tool set, B21).
         return transcript.noted(report, transcript.text(event, "item", "message") or "error item")
+    report = replace(report, error=None, error_kind=None)  # it went on: what failed before was retried
+    if kind == "agent_message":
+        return replace(report, final_message=transcript.text(event, "item", "text"))
     if kind in _STEPS:
         failed = transcript.text(event, "item", "status") in ("failed", "declined")
         return replace(
