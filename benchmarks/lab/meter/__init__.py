@@ -1,0 +1,42 @@
+"""The meter: a recording reverse proxy between a client and its engine, the only trusted source of counts and times.
+
+    with Meter(Upstream(base_url="http://127.0.0.1:8080"), rewrites_of(backend)) as meter:
+        trial = meter.open_trial(trial_id, listener, Expectation(prompt=..., names=...), evidence_folder)
+        trial.set_start(time.monotonic()) ... trial.live() ... exchanges = trial.close()
+
+Files: `connection` (bytes), `upstream` (the engine's address and connections), `relay` (HTTP), `observe` (one
+exchange), `trial` (all of a trial's), `readings` (what several exchanges say together), `service` (thread and loop).
+It does not judge: verdicts are `verdict`'s, time shares are `shares`'.
+"""
+
+from benchmarks.lab.dialects.rewrites import Rewrite, rewrites_of
+from benchmarks.lab.meter.observe import Expectation
+from benchmarks.lab.meter.readings import (
+    classify,
+    client_retries,
+    foreign_requests,
+    impatient,
+    is_turn,
+    strangers,
+    total_tokens,
+)
+from benchmarks.lab.meter.service import Meter
+from benchmarks.lab.meter.trial import Live, MeterTrial
+from benchmarks.lab.meter.upstream import Upstream
+
+__all__ = [
+    "Expectation",
+    "Live",
+    "Meter",
+    "MeterTrial",
+    "Rewrite",
+    "Upstream",
+    "classify",
+    "client_retries",
+    "foreign_requests",
+    "impatient",
+    "is_turn",
+    "rewrites_of",
+    "strangers",
+    "total_tokens",
+]

@@ -1,0 +1,255 @@
+"""What the meter keeps of one trial: its exchanges, its running totals, its evidence.
+
+`MeterTrial` is handed to the trial; its methods may be called from any thread. The event loop calls the rest.
+Evidence: `exchanges/NNN.request|.forwarded|.response` (bodies, bounded) and `exchanges.jsonl` (one record a line).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from benchmarks.lab.dialects import dialect_of
+from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
+from benchmarks.lab.meter.readings import classify, is_turn, trailing_repeats
+from benchmarks.lab.model import Exchange, Record, ToolCall
+
+STUDY_DELAY = 0.002  # seconds after forwarding at which a request is read: while the engine reads it too
+BODIES_KEPT = 24  # earlier model requests kept to compare with
+BODIES_BYTES = 48 << 20
+EVIDENCE_BODY = 16 << 20  # bytes of one body kept as evidence
+CALLS_REMEMBERED = 64
+CLOSE_SECONDS = 5.0
+
+
+class Live(Record, frozen=True, kw_only=True):
+    """Running totals. `output` and `prompt_total` count what is known so far: of an open exchange its fragments."""
+
+    requests: int
+    open: int
+    turns: int
+    prompt_total: int
+    output: int
+    last_byte: float | None  # monotonic
+    repeats: int  # identical tool calls at the end, without another between
+    errors: int
+    first_request: bool
+    last_error: str | None
+
+
+class BoundedFile:
+    """A file that takes the first `EVIDENCE_BODY` bytes and drops the rest; a full disk ends it quietly."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO | None = path.open("wb")
+        self._left = EVIDENCE_BODY
+
+    def write(self, data: bytes) -> None:
+        """Keep what still fits."""
+        if self._file is None or self._left <= 0:
+            return
+        try:
+            self._file.write(data[: self._left])
+        except OSError:
+            self.close()
+        self._left -= len(data)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+class MeterTrial:
+    """One trial on the meter, from `Meter.open_trial` to `close`."""
+
+    def __init__(
+        self, trial_id: str, expect: Expectation, evidence: Path | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.trial_id = trial_id
+        self.started = time.monotonic()
+        self.closed = False
+        self._expect = expect
+        self._loop = loop
+        self._evidence = evidence
+        self._exchanges: list[Exchange] = []
+        self._open: dict[int, tuple[Observed, Callable[[], None] | None]] = {}
+        self._unstudied: deque[Observed] = deque()
+        self._bodies: deque[bytes] = deque()
+        self._first_with: dict[str, int] = {}
+        self._calls: deque[ToolCall] = deque(maxlen=CALLS_REMEMBERED)
+        self._requests = self._refused = self._errors = self._prompt = self._output = self._repeats = 0
+        self._turns_with_tools = self._turns_without = 0
+        self._last_byte: float | None = None
+        self._last_error: str | None = None
+        self._faults: list[str] = []
+        self.release: Callable[[], None] = lambda: None
+        if evidence:
+            (evidence / "exchanges").mkdir(parents=True, exist_ok=True)
+
+    # ---- for the trial, from any thread ----
+
+    def set_start(self, monotonic: float) -> None:
+        """The moment from which all `t_*` count: the client's start."""
+        self.started = monotonic
+
+    def live(self) -> Live:
+        """Running totals, cheap enough to be asked ten times a second."""
+        in_flight = [seen for seen, _ in tuple(self._open.values())]
+        return Live(
+            requests=self._requests,
+            open=len(in_flight),
+            turns=self._turns_with_tools or self._turns_without,
+            prompt_total=self._prompt,
+            output=self._output + sum(seen.reply.fragments for seen in in_flight),
+            last_byte=self._last_byte,
+            repeats=self._repeats,
+            errors=self._errors,
+            first_request=self._requests > 0,
+            last_error=self._last_error,
+        )
+
+    def close(self) -> tuple[Exchange, ...]:
+        """End the trial: break off what is open, refuse what still comes, return every exchange in order."""
+        return asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+
+    def refused_after_end(self) -> int:
+        """Requests that came after `close`; they were answered 503."""
+        return self._refused
+
+    def faults(self) -> tuple[str, ...]:
+        """Errors of the meter itself; a trial that has any is void (meter_error)."""
+        return tuple(self._faults)
+
+    # ---- for the relay, on the event loop ----
+
+    def begin(self, method: str, path: str, body: bytes, t_start: float, t_end: float) -> Observed:
+        """A request has arrived whole; it is read a moment later, while the engine works on it."""
+        seen = Observed(self._requests, method, path, body, t_start, t_end)
+        self._requests += 1
+        self._last_byte = t_end
+        self._open[seen.index] = (seen, None)
+        self._unstudied.append(seen)
+        self._loop.call_later(STUDY_DELAY, self._study)
+        return seen
+
+    def track(self, seen: Observed, cancel: Callable[[], None]) -> None:
+        """How to break the exchange off when the trial ends."""
+        self._open[seen.index] = (seen, cancel)
+
+    def passed(self, seen: Observed, at: float) -> None:
+        """Bytes of a reply went by."""
+        del seen
+        self._last_byte = at
+
+    def refuse(self) -> None:
+        """A request came after the end."""
+        self._refused += 1
+
+    def fault(self, error: BaseException) -> None:
+        """The meter itself failed."""
+        self._faults.append(f"{type(error).__name__}: {error}"[:500])
+
+    def end(self, seen: Observed, at: float) -> None:
+        """The exchange is over: make its record and add it to the totals."""
+        self._study()
+        if self.closed and seen.ended in ("client_closed", "engine_closed") and not seen.reply.done:
+            seen.ended, seen.error = "client_closed", "the trial ended"
+        seen.finish(at)
+        self._open.pop(seen.index, None)
+        exchange = exchange_of(seen, self.started, self._expect)
+        self._exchanges.append(exchange)
+        self._add(exchange)
+        if seen.response_file is not None:
+            seen.response_file.close()
+        self._record(exchange)
+
+    # ---- inside ----
+
+    def _study(self) -> None:
+        """Read the requests that were forwarded meanwhile, in their order."""
+        while self._unstudied:
+            seen = self._unstudied.popleft()
+            seen.digest = hashlib.sha256(seen.body).hexdigest()
+            seen.read_request()
+            if seen.dialect:
+                seen.duplicate_of = self._first_with.get(seen.digest)
+                self._first_with.setdefault(seen.digest, seen.index)
+                seen.prefix_shared = max((shared_prefix(body, seen.body) for body in self._bodies), default=0)
+                self._remember(seen.body)
+            self._keep_bodies(seen)
+
+    def _remember(self, body: bytes) -> None:
+        self._bodies.append(body)
+        while len(self._bodies) > BODIES_KEPT or sum(map(len, self._bodies)) > BODIES_BYTES:
+            self._bodies.popleft()
+
+    def _add(self, exchange: Exchange) -> None:
+        self._prompt += exchange.tokens.prompt_total or 0
+        self._output += exchange.tokens.output or 0
+        if exchange.error is not None and exchange.ended != "client_closed":
+            self._errors += 1
+            self._last_error = exchange.error
+        if is_turn(exchange):
+            self._turns_with_tools += bool(exchange.tools)
+            self._turns_without += not exchange.tools
+            if exchange.duplicate_of is None:
+                self._calls.extend(exchange.calls)
+                self._repeats = trailing_repeats(self._calls)
+
+    def _keep_bodies(self, seen: Observed) -> None:
+        if self._evidence is None or dialect_of(seen.method, seen.path) is None:
+            return
+        stem = self._evidence / "exchanges" / f"{seen.index:03d}"
+        try:
+            stem.with_suffix(".request").write_bytes(seen.body[:EVIDENCE_BODY])
+            if seen.sent is not None:
+                stem.with_suffix(".forwarded").write_bytes(seen.sent[:EVIDENCE_BODY])
+            seen.response_file = BoundedFile(stem.with_suffix(".response"))
+        except OSError:
+            self._evidence = None  # a full disk is the trial's finding; the wire goes on
+
+    def _record(self, exchange: Exchange) -> None:
+        if self._evidence is None:
+            return
+        try:
+            with (self._evidence / "exchanges.jsonl").open("ab") as file:
+                file.write(msgspec.json.encode(exchange) + b"\n")
+        except OSError:
+            self._evidence = None
+
+    async def _close(self) -> tuple[Exchange, ...]:
+        self.closed = True
+        for _, cancel in tuple(self._open.values()):
+            if cancel:
+                cancel()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self._open and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        exchanges = classify(sorted(self._exchanges, key=lambda exchange: exchange.index))
+        if self._evidence:
+            lines = b"".join(msgspec.json.encode(exchange) + b"\n" for exchange in exchanges)
+            (self._evidence / "exchanges.jsonl").write_bytes(lines)
+        return exchanges
+
+
+def shared_prefix(first: bytes, second: bytes) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
