@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Final
 
+from benchmarks.lab.clients.aider import AIDER
 from benchmarks.lab.clients.claude import CLAUDE
 from benchmarks.lab.clients.codex import CODEX
 from benchmarks.lab.clients.opencode import OPENCODE
@@ -17,6 +18,7 @@ from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Client
 
 CLIENTS: Final[Mapping[str, Client]] = {
+    "aider": AIDER,
     "claude": CLAUDE,
     "codex": CODEX,
     "opencode": OPENCODE,
