@@ -1,7 +1,7 @@
 """The lab file: named backends, defaults and budgets, read strictly from YAML.
 
 `lab.yaml` is shipped; `lab.local.yaml` (or the file LAB_FILE names) is merged over it: entry by entry, setting by
-setting, `sampler` and `options` as a whole. An unknown key, a doubled key, a wrong type or a key in a URL is one sentence
+setting, `sampler` and `options` as a whole. An unknown or doubled key, a wrong type or a key in a URL is one sentence
 that names file and line; values are never repeated, they might be secrets. Documented in docs/lab-file.md.
 It does not know which engines and clients exist (their tables do), and reads no environment but LAB_FILE.
 """

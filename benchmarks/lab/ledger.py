@@ -11,16 +11,12 @@ A line is data when it is a whole JSON object: no beginning of one is, so a torn
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
-import os
 import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from benchmarks.lab import series, stamp
+from benchmarks.lab import fsio, series, stamp
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record, Verdict
 from benchmarks.lab.rows import KINDS, RetractionRow, Selector, TrialRow
@@ -36,7 +32,6 @@ from benchmarks.lab.text import count, listing
 
 VERSION: Final = 1
 ENVELOPE: Final = ("v", "kind", "id", "at", "machine", "batch", "stamp")
-LOCK_SECONDS: Final = 30.0
 
 # From the version named to the next one, on the whole line as it was read.
 UPGRADERS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
@@ -55,10 +50,6 @@ class Row(Record, frozen=True, kw_only=True):
     batch: str | None = None
     stamp: str | None = None
     body: Mapping[str, Any] = {}
-
-
-class DiskFull(LabError):
-    """A row could not be written; the file is as it was before."""
 
 
 # ---- ids ----
@@ -108,7 +99,7 @@ class Ledger:
     ) -> str:
         """Write one row, durable when this returns; its id. Bodies of known kinds are checked against their record.
 
-        Raises DiskFull (the file is unchanged) and LabError (unfit body, no permission, file locked for too long).
+        Raises fsio.DiskFull (the file is unchanged) and LabError (unfit body, no permission).
         """
         row = Row(
             v=VERSION,
@@ -120,43 +111,25 @@ class Ledger:
             stamp=stamp,
             body=checked_body(kind, body),
         )
-        with _opened(self.path) as descriptor:
-            self._mend(descriptor)
-            _write_line(descriptor, encode(row), self.path)
+        self._write(row)
         return row.id
 
     def append_stamp(self, values: Mapping[str, Any], *, machine: str, batch: str | None = None) -> str:
         """Write a stamp record unless this file has it already; the digest that rows carry."""
         digest = stamp.digest(values)
-        row = Row(
-            v=VERSION,
-            kind="stamp",
-            id=new_id(),
-            at=now(),
-            machine=machine,
-            batch=batch,
-            stamp=digest,
-            body=checked_body("stamp", {"values": values}),
-        )
-        with _opened(self.path) as descriptor:
-            self._mend(descriptor)
-            if not _has_stamp(self.path, digest):
-                _write_line(descriptor, encode(row), self.path)
+        if _has_stamp(self.path, digest):  # two writers at once may both write it: they write the same
+            return digest
+        self.append("stamp", {"values": values}, machine=machine, batch=batch, stamp=digest)
         return digest
 
-    def _mend(self, descriptor: int) -> None:
-        """Make the file end in a whole line: complete an object that lacks its line end, set anything else aside."""
-        start, tail = _tail(descriptor)
-        if not tail:
-            return
-        if _object(tail) is not None:
-            _write_line(descriptor, b"\n", self.path)
-            return
-        aside = self.path.with_name(f"{self.path.name}.torn-{new_id()}")
-        aside.write_bytes(tail)
-        os.ftruncate(descriptor, start)
-        os.fsync(descriptor)
-        self.say(f"{self.path}: its last line was torn ({len(tail)} bytes); set aside in {aside.name}")
+    def _write(self, row: Row) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torn = fsio.append_line(self.path, encode(row), is_whole=lambda tail: _object(tail) is not None)
+        except OSError as error:
+            raise LabError(f"{self.path}: the row could not be written, {error.strerror}") from error
+        if torn is not None:
+            self.say(f"{self.path}: its last line was torn ({len(torn)} bytes); set aside in {self.path.name}.torn")
 
 
 def checked_body(kind: str, body: Mapping[str, Any] | Record) -> dict[str, Any]:
@@ -176,80 +149,6 @@ def encode(row: Row) -> bytes:
     """The line of a row, with its line end."""
     envelope = {name: getattr(row, name) for name in ENVELOPE}
     return msgspec.json.encode({**envelope, **row.body}) + b"\n"
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A descriptor open for appending, locked against other writers, of the file that now stands at `path`."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _full_or_refused(error, path) from error
-        try:
-            _lock(descriptor, path, deadline)
-            if _same_file(descriptor, path):
-                yield descriptor
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise LabError(f"{path}: another program has been writing for {LOCK_SECONDS:.0f} s; end it") from None
-            time.sleep(0.005)
-        except OSError as error:
-            raise LabError(f"{path}: this file system cannot lock files ({error.strerror}); use another one") from error
-        else:
-            return
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    # git replaces files by renaming: the one we waited for may no longer be the ledger.
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _write_line(descriptor: int, line: bytes, path: Path) -> None:
-    """One write, then fsync; if either fails the file is cut back to what it was."""
-    before = os.fstat(descriptor).st_size
-    try:
-        written = os.write(descriptor, line)
-        if written < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(descriptor)
-    except OSError as error:
-        os.ftruncate(descriptor, before)
-        raise _full_or_refused(error, path) from error
-
-
-def _full_or_refused(error: OSError, path: Path) -> LabError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull(f"{path}: the row could not be written, {error.strerror}; free some space and start again")
-    return LabError(f"{path}: the row could not be written, {error.strerror}")
-
-
-def _tail(descriptor: int) -> tuple[int, bytes]:
-    """Where the last line begins and what it holds, if the file does not end in a line end; else (size, b"")."""
-    size = start = os.fstat(descriptor).st_size
-    tail = b""
-    while start > 0 and b"\n" not in tail:
-        step = min(start, 1 << 16)
-        start -= step
-        tail = os.pread(descriptor, step, start) + tail
-        if tail.endswith(b"\n"):
-            return size, b""
-    kept = tail.rpartition(b"\n")[2]
-    return size - len(kept), kept
 
 
 # ---- reading ----
