@@ -23,6 +23,7 @@ DONE: Final = "Done: the change is in place."
 NO_TOOL: Final = "There is no tool here that I could use."
 NOTHING: Final = "I looked at the task and have nothing to change."
 OTHER_MODEL: Final = "some-other-model-7b"
+RESTARTS: Final = 4  # a client that forgets its results (compaction) begins anew; this often and no more
 ESCAPE_NAME: Final = "local-lab-escape"
 UNROUTED_HOST: Final = "192.0.2.1"  # TEST-NET-1 (RFC 5737): nobody's address
 UNKNOWN_NAME: Final = "local-lab-reach-out.invalid"  # RFC 2606: nobody's name
@@ -236,7 +237,8 @@ def _put(asked: Conversation, context: TrialContext, files: Mapping[str, bytes],
         calls = [toolbox.write(writer, context.workspace, path, text) for path, text in texts.items()]
     else:
         return Reply(text=NO_TOOL)
-    return Reply(calls=(calls[asked.results],)) if asked.results < len(calls) else Reply(text=DONE)
+    done = asked.results >= len(calls) or asked.turn > RESTARTS * (len(calls) + 1)
+    return Reply(text=DONE) if done else Reply(calls=(calls[asked.results],))
 
 
 def _changed(reply: Reply, **fields: Any) -> Reply:

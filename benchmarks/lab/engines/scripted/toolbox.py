@@ -1,12 +1,13 @@
 """Finds the client's shell or file-writing tool by its shape, and writes calls to it.
 
 Names and schemas differ between clients and change weekly, so a tool is known by what it takes: a command, or a path
-and a content. A file is written in base64, so that any bytes survive any quoting.
+and a content. A file is written packed and in base64, so that any bytes survive any quoting.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import posixpath
 import shlex
@@ -20,9 +21,7 @@ CONTENT_KEYS: Final = ("content", "contents", "file_text", "text")
 PATH_KEYS: Final = ("file_path", "filePath", "path", "filename", "absolute_path")
 SHELL_WORDS: Final = ("bash", "shell", "exec", "terminal", "command", "run")
 WRITE_WORDS: Final = ("write", "create")
-CHUNK_BYTES: Final = (
-    66_000  # of the file in one command: 88 kB of base64, below Linux's 128 KiB per argument; a multiple of 3
-)
+CHUNK_BYTES: Final = 60_000  # packed, in one command: 80 kB of base64, below Linux's 128 KiB an argument; 3 divides it
 
 
 def shell(tools: Sequence[Tool]) -> Tool | None:
@@ -57,12 +56,19 @@ def write(tool: Tool, workspace: str, path: str, content: str) -> Call:
 
 
 def put_file(path: str, content: bytes) -> Iterator[str]:
-    """Shell commands that write `content` to `path`, relative to where the client's shell stands."""
+    """Shell commands that write `content` to `path`, relative to where the client's shell stands.
+
+    It is packed first: clients guess tokens from the length of what was said, and would compact a long conversation.
+    """
     target = shlex.quote(path)
-    chunks = [content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)] or [b""]
-    for index, chunk in enumerate(chunks):
-        arrow = ">>" if index else ">"
-        yield f"printf %s {base64.b64encode(chunk).decode()} | base64 -d {arrow} {target}"
+    packed = gzip.compress(content, mtime=0)
+    if len(packed) <= CHUNK_BYTES:
+        yield f"printf %s {base64.b64encode(packed).decode()} | base64 -d | gzip -dc > {target}"
+        return
+    for index, start in enumerate(range(0, len(packed), CHUNK_BYTES)):
+        part = base64.b64encode(packed[start : start + CHUNK_BYTES]).decode()
+        yield f"printf %s {part} | base64 -d {'>>' if index else '>'} {target}"
+    yield f"gzip -dc < {target} > {target}.new && cat {target}.new > {target} && rm {target}.new"
 
 
 def _first(tool: Tool, keys: Sequence[str]) -> str | None:
