@@ -1,0 +1,24 @@
+"""From a pinned source to a workspace, and from a workspace to a patch; the parts are one file each.
+
+sources: fetch and export a pinned tree · environment: the interpreter that runs its suite · workspace: excise, one commit,
+prompt · leaks: is the answer readable anywhere · patch: what the agent left. Judging is `lab/judge.py`.
+"""
+
+from benchmarks.lab.checkout.environment import environment
+from benchmarks.lab.checkout.leaks import Leak, leak_scan, leak_scan_all
+from benchmarks.lab.checkout.patch import collect
+from benchmarks.lab.checkout.sources import export, fetch, source_state
+from benchmarks.lab.checkout.workspace import copy_excised, prepare
+
+__all__ = [
+    "Leak",
+    "collect",
+    "copy_excised",
+    "environment",
+    "export",
+    "fetch",
+    "leak_scan",
+    "leak_scan_all",
+    "prepare",
+    "source_state",
+]

@@ -1,0 +1,74 @@
+"""Running git and uv for the checkout room: quiet, bounded in time, their failures told in one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.lab.errors import LabError, Refused
+from benchmarks.lab.text import shorten
+
+# Set when we are started from a git hook, and would point git at that repository.
+_REPOSITORY_VARIABLES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+_GIT_ENV: Final = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+# A person's filters, hooks and signing must neither run on a workspace nor change what it holds.
+_ISOLATED: Final = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+class CommandFailed(LabError):
+    """A tool ended with an error; `detail` is the last line it said."""
+
+    def __init__(self, argv: Sequence[str], detail: str) -> None:
+        super().__init__(f"{Path(argv[0]).name} {argv[1] if len(argv) > 1 else ''}: {detail}")
+        self.detail = detail
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    timeout: float = 600,
+) -> bytes:
+    """Run a tool with `env` added to ours and return its stdout; CommandFailed with its own last words otherwise."""
+    words = [str(word) for word in argv]
+    inherited = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env={**inherited, **(env or {})},
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise CommandFailed(words, str(failure)) from failure
+    if done.returncode:
+        said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        raise CommandFailed(
+            words, shorten(" ".join(line.strip() for line in said[-3:]) or f"exit {done.returncode}", 400)
+        )
+    return done.stdout
+
+
+def git(
+    *words: str | Path, cwd: Path, isolated: bool = False, env: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> bytes:
+    """Run git on the repository at `cwd`; `isolated`: without anybody's configuration (a workspace, not a fetch)."""
+    alone = _ISOLATED if isolated else {}
+    return run(["git", *words], cwd=cwd, env={**_GIT_ENV, **alone, **(env or {})}, stdin=stdin)
+
+
+def uv_program() -> str:
+    """Path of uv: what `uv run` says in UV, else the one on PATH."""
+    found = os.environ.get("UV") or shutil.which("uv")
+    if not found:
+        raise Refused("uv is not on PATH; start the program by `uv run` or install uv")
+    return found

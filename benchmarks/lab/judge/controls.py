@@ -1,0 +1,124 @@
+"""The two runs whose answers are known, and the admission of a task by repeating them.
+
+gold: the original bodies back, every fail-to-pass test must pass. excised: nothing done, every one of them must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.lab.checkout import prepare
+from benchmarks.lab.judge.run import judge
+from benchmarks.lab.model import Checkout, Environment, Isolation, Judgement, Record, Target, Task
+from benchmarks.lab.text import count, listing
+
+
+class ControlPair(Record, frozen=True, kw_only=True):
+    """Both controls of a task in this batch; `why` says in one sentence what makes the task inadmissible."""
+
+    gold: Judgement
+    excised: Judgement
+    required: tuple[str, ...]  # fail-to-pass, and what is green in both
+    admissible: bool
+    why: str | None
+
+
+class Admission(Record, frozen=True, kw_only=True):
+    """What repeating the controls showed. `flake_rate`: share of gold runs that differ from the majority, 0..1."""
+
+    admissible: bool
+    why: str | None
+    flake_rate: float
+    flipping: tuple[str, ...]  # tests green in every gold run and in no excised run
+    gold_seconds: tuple[float, ...]
+    excised_seconds: tuple[float, ...]
+
+
+def controls(target: Target, task: Task, environment: Environment, work: Path, isolation: Isolation) -> ControlPair:
+    """Run both controls of a task through the path that trials take; `work` is made and left with the two logs."""
+    work.mkdir(parents=True, exist_ok=True)
+    checkout = prepare(target, task, environment, work / "workspace")
+    excised = _control(checkout, "excised", {}, task.fail_to_pass, isolation, work)
+    kept = [test for test, outcome in excised.outcomes.items() if outcome == "passed"]
+    gold = _control(checkout, "gold", dict(checkout.solution), task.fail_to_pass, isolation, work)
+    stays = [test for test in kept if gold.outcomes.get(test) == "passed"]
+    required = tuple(dict.fromkeys([*task.fail_to_pass, *stays]))
+    why = objection(task, gold, excised)
+    return ControlPair(gold=gold, excised=excised, required=required, admissible=why is None, why=why)
+
+
+def _control(
+    checkout: Checkout,
+    name: str,
+    files: dict[str, bytes | None],
+    required: Sequence[str],
+    isolation: Isolation,
+    work: Path,
+) -> Judgement:
+    return judge(checkout, files, required, isolation, work / f"judge-{name}", work / f"{name}.log")
+
+
+def objection(task: Task, gold: Judgement, excised: Judgement) -> str | None:
+    """One sentence why this pair of controls makes the task inadmissible, or None."""
+    file = f"{task.id}.yaml"
+    for name, run in (("gold", gold), ("excised", excised)):
+        if run.ended_by != "suite":
+            return f"{file}: the suite of the {name} control did not end by itself ({run.ended_by}), see its log"
+        if run.forged:
+            return f"{file}: the {name} control reports a test as passed that must fail; its results cannot be believed"
+    if gold.collected == 0:
+        return f"{file}: the suite collects no test with the original body in place"
+    if gold.passed == 0 and gold.skipped:
+        return f"{file}: the suite skips everything ({count(gold.skipped, 'test')}) with the original body in place"
+    if skipped := [test for test in task.fail_to_pass if gold.outcomes.get(test) == "skipped"]:
+        return f"{file}: fail_to_pass: {listing(skipped, 2)} is skipped with the original body in place"
+    if unknown := [test for test in task.fail_to_pass if test not in gold.outcomes]:
+        return f"{file}: fail_to_pass: {listing(unknown, 2)} is not among the tests that the suite runs"
+    if gold.missing:
+        return f"{file}: fail_to_pass: {listing(gold.missing, 2)} fails with the original body in place"
+    if unmoved := [test for test in task.fail_to_pass if excised.outcomes.get(test) == "passed"]:
+        return f"{file}: fail_to_pass: {listing(unmoved, 2)} passes without the body, so it cannot judge it"
+    return None
+
+
+def admit(run: Callable[[], ControlPair], n: int = 3) -> Admission:
+    """Repeat both controls `n` times; a suite whose gold outcomes differ between runs is refused with the rate."""
+    pairs = [run() for _ in range(n)]
+    why = next((pair.why for pair in pairs if pair.why), None)
+    rate, example = flake_rate([pair.gold for pair in pairs])
+    if rate > 0 and why is None or rate > 0 and any(pair.admissible for pair in pairs):
+        why = f"the gold control flakes in {round(rate * n)} of {n} runs ({rate:.0%}), for instance {example}"
+    return Admission(
+        admissible=why is None,
+        why=why,
+        flake_rate=rate,
+        flipping=flipping([p.gold for p in pairs], [p.excised for p in pairs]),
+        gold_seconds=tuple(pair.gold.seconds for pair in pairs),
+        excised_seconds=tuple(pair.excised.seconds for pair in pairs),
+    )
+
+
+def flake_rate(golds: Sequence[Judgement]) -> tuple[float, str | None]:
+    """Share of runs in which some test came out unlike its majority, and one such test."""
+    tests = dict.fromkeys(test for gold in golds for test in gold.outcomes)
+    odd: set[int] = set()
+    example = None
+    for test in tests:
+        seen = [gold.outcomes.get(test) for gold in golds]
+        usual = max(seen, key=seen.count)
+        strange = {index for index, outcome in enumerate(seen) if outcome != usual}
+        example = example or (test if strange else None)
+        odd |= strange
+    return (len(odd) / len(golds) if golds else 0.0), example
+
+
+def flipping(golds: Sequence[Judgement], exciseds: Sequence[Judgement]) -> tuple[str, ...]:
+    """Tests that pass in every gold run and in no excised run, in the suite's order."""
+    first = golds[0].outcomes if golds else {}
+    return tuple(
+        test
+        for test in first
+        if all(gold.outcomes.get(test) == "passed" for gold in golds)
+        and not any(excised.outcomes.get(test) == "passed" for excised in exciseds)
+    )

@@ -1,0 +1,204 @@
+"""One judged run: fresh export, patch, suite in a box without network, outcomes per test.
+
+Tests, conftest and configuration come from the pin, since only allowed paths of a patch are laid down. Exit codes and
+printed text decide nothing; outcomes come from `plugin.py`. It knows no verdicts and compares no runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from benchmarks.lab.checkout import copy_excised
+
+from benchmarks.lab.model import Checkout, Isolation, Judgement, Record
+
+EndedBy = Literal["suite", "wall", "memory", "crash"]
+MEMORY_BYTES: Final = 4 << 30
+CANARY: Final = "lab_canary_"  # as in plugin.py, which only the judged interpreter may import
+MISSING_KEPT: Final = 50
+_OUTPUT_LIMIT: Final = 8 << 20
+_FIXED_ENV: Final = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "COLUMNS": "80",
+}
+
+
+class Reported(Record, frozen=True, kw_only=True):
+    """What the plugin's file says: outcomes of the suite's own tests, and whether it can be believed."""
+
+    outcomes: Mapping[str, str]
+    collected: int
+    complete: bool  # the suite reached its end
+    forged: bool
+
+
+def judge(
+    checkout: Checkout,
+    patch_files: Mapping[str, bytes | None],
+    required: Sequence[str],
+    isolation: Isolation,
+    work: Path,
+    log: Path,
+) -> Judgement:
+    """Run the target's suite on the excised tree with `patch_files` laid over it (None: the file is deleted).
+
+    `work` is a folder that is made, used and removed again; `log` receives what the suite printed. Green means that
+    every required test passed, the suite ended by itself and no result was forged. Files outside `checkout.allowed` are
+    not laid down.
+    """
+    work.mkdir(parents=True)
+    try:
+        tree = work / checkout.workspace.name
+        copy_excised(checkout, tree)
+        _lay(tree, {path: content for path, content in patch_files.items() if path in checkout.allowed})
+        key = secrets.token_hex(16)
+        report, seconds, ended_by = _run(checkout, tree, work, key, isolation, log)
+        reported = read_report(report, key)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if ended_by == "suite" and not reported.complete:
+        ended_by = "crash"
+    return _judgement(reported, required, seconds, ended_by, log)
+
+
+def _judgement(reported: Reported, required: Sequence[str], seconds: float, ended_by: EndedBy, log: Path) -> Judgement:
+    values = list(reported.outcomes.values())
+    missing = [test for test in required if reported.outcomes.get(test) != "passed"]
+    return Judgement(
+        green=not missing and bool(required) and ended_by == "suite" and not reported.forged,
+        passed=values.count("passed"),
+        failed=values.count("failed") + values.count("error"),
+        skipped=values.count("skipped"),
+        collected=reported.collected,
+        missing=tuple(missing[:MISSING_KEPT]),
+        seconds=seconds,
+        ended_by=ended_by,
+        forged=reported.forged,
+        outcomes=reported.outcomes,
+        log=log if log.is_file() else None,
+    )
+
+
+def _lay(tree: Path, files: Mapping[str, bytes | None]) -> None:
+    for path, content in files.items():
+        place = tree / path
+        place.unlink(missing_ok=True)
+        if content is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+
+
+def suite_argv(checkout: Checkout) -> list[str]:
+    """The target's command with our plugin in front of its own options."""
+    suite = list(checkout.target.suite)
+    after = suite.index("pytest") + 1
+    options = ["-p", "lab_report", "-p", "no:cacheprovider"]
+    return [str(checkout.environment.python), *suite[:after], *options, *suite[after:]]
+
+
+def read_report(file: Path, key: str) -> Reported:
+    """Read the plugin's lines; a line that does not carry the chain on, or a canary that passed, makes it forged."""
+    phases: dict[str, list[Mapping[str, Any]]] = {}
+    collected, complete, chained = 0, False, True
+    for line in _chained(file, key):
+        if line is None:
+            chained = False
+            break
+        if line["kind"] == "collected":
+            collected += line["count"]
+        complete = line["kind"] == "end"
+        if line["kind"] == "phase":
+            phases.setdefault(line["id"], []).append(line)
+    outcomes = {test: _outcome(seen) for test, seen in phases.items()}
+    canaries = {test.rpartition("::")[2]: outcomes.pop(test) for test in list(outcomes) if f"::{CANARY}" in test}
+    wrong = [name for name, outcome in canaries.items() if (outcome == "passed") != name.endswith("_passes")]
+    return Reported(
+        outcomes=outcomes,
+        collected=collected,
+        complete=complete,
+        forged=not chained or bool(wrong) or (complete and collected > 0 and not canaries),
+    )
+
+
+def _chained(file: Path, key: str) -> Iterator[dict[str, Any] | None]:
+    chain = b""
+    if not file.is_file():
+        return
+    with file.open("rb") as lines:
+        for row in lines:
+            signature, _, line = row.rstrip(b"\n").partition(b" ")
+            chain = hmac.digest(key.encode(), chain + line, hashlib.sha256().name)
+            if signature != chain.hex().encode():
+                yield None
+                return
+            yield json.loads(line)
+
+
+def _outcome(phases: Sequence[Mapping[str, Any]]) -> str:
+    """passed, failed, skipped or error, of the phases of one test; an expected failure counts as skipped."""
+    by_phase = {phase["when"]: phase for phase in phases}
+    if len(by_phase) != len(phases):
+        return "error"  # the same test twice: not to be believed
+    if any(phase["outcome"] == "failed" for when, phase in by_phase.items() if when != "call"):
+        return "error"
+    call = by_phase.get("call")
+    if call is None or call["outcome"] == "skipped":
+        return "skipped"
+    return str(call["outcome"])
+
+
+def _run(
+    checkout: Checkout, tree: Path, work: Path, key: str, isolation: Isolation, log: Path
+) -> tuple[Path, float, EndedBy]:
+    plugin, home = work / "plugin", work / "home"
+    plugin.mkdir()
+    home.mkdir()
+    source = Path(__file__).with_name("plugin.py")
+    shutil.copyfile(source, plugin / "lab_report.py")
+    report = home / "outcomes"
+    roots = [str(tree / root) for root in checkout.target.source_roots]
+    env = {
+        **_FIXED_ENV,
+        "PYTHONPATH": os.pathsep.join([str(plugin), *roots]),
+        "LOCAL_LAB_JUDGE_KEY": key,
+        "LOCAL_LAB_JUDGE_FILE": str(report),
+        "HOME": str(home),
+        "PATH": f"{checkout.environment.python.parent}:{os.defpath}",
+    }
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            suite_argv(checkout),
+            cwd=tree,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        try:
+            process.wait(checkout.target.suite_seconds)
+            ended_by: EndedBy = "suite"
+        except subprocess.TimeoutExpired:
+            ended_by = "wall"
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return report, time.monotonic() - start, ended_by
