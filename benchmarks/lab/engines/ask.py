@@ -1,0 +1,273 @@
+"""Gentle questions to a running model server: readiness, dialects, facts, counters; shared by `embedded` and `openai`.
+
+It sends a handful of small requests and starts nothing. What a server does not tell stays None. Where each fact is
+found: the documentation and the running servers of llama.cpp, vLLM, Ollama and LM Studio (docs/engines.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import httpx
+
+from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS
+from benchmarks.lab.errors import LabError, Refused, UsageError
+from benchmarks.lab.model import Dialect, EngineCounters, EngineFacts, Record
+from benchmarks.lab.text import shorten
+
+ANSWER_SECONDS: Final = 10.0  # for a question that needs no model
+POLL_SECONDS: Final = 0.05
+PROBE_TOOL: Final = "local_lab_probe"
+SAMPLER_KEYS: Final = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty", "repeat_last_n",
+    "presence_penalty", "frequency_penalty", "dry_multiplier", "mirostat", "seed", "samplers",
+)  # fmt: skip
+COUNTERS: Final = {
+    "prompt_new": "llamacpp:prompt_tokens_total",
+    "prompt_cached": "llamacpp:prompt_tokens_cached_total",
+    "output": "llamacpp:tokens_predicted_total",
+}
+BUSY: Final = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+
+
+class Server(Record, frozen=True, kw_only=True):
+    """Where to ask and how to name it in a sentence: `who` is like "backend 'x': field base_url"."""
+
+    base_url: str
+    who: str
+    api_key: str | None = None
+
+    def client(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
+        """A client that ignores the operator's proxies: the server is asked directly."""
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return httpx.Client(base_url=self.base_url, timeout=seconds, headers=headers, trust_env=False)
+
+
+class Readiness(Record, frozen=True, kw_only=True):
+    """A real completion came back. Seconds count from the first question.
+
+    Some servers call themselves healthy long before they complete anything: `health_seconds` is None if no health route
+    said so before the completion did.
+    """
+
+    health_seconds: float | None
+    completion_seconds: float
+    model_answered: str | None
+
+
+def get_json(client: httpx.Client, server: Server, path: str) -> Any:
+    """The JSON at `path`, or None if the server has no such route. Raises LabError with one sentence."""
+    reply = _sent(server, lambda: client.get(path))
+    if reply.status_code in (401, 403):
+        raise UsageError(f"{server.who}: {server.base_url} wants a key; name its environment variable in api_key_env")
+    if reply.status_code != 200:
+        return None
+    try:
+        return reply.json()
+    except ValueError:
+        if path != "/v1/models":
+            return None
+        raise UsageError(
+            f"{server.who}: {server.base_url} answers /v1/models with {_kind(reply)} instead of JSON, so it is no "
+            "model server; correct the port or the path"
+        ) from None
+
+
+def wait_ready(server: Server, model: str, dialect: Dialect, seconds: float, alive: Callable[[], bool]) -> Readiness:
+    """Wait until a one-token completion comes back. Raises Refused after `seconds`, or once `alive` says no."""
+    began = time.monotonic()
+    health: float | None = None
+    last = "no answer"
+    with server.client() as client:
+        while (left := began + seconds - time.monotonic()) > 0:
+            if not alive():
+                raise Refused(f"{server.who}: the server ended while it was loading")
+            if health is None and _is_healthy(client):
+                health = time.monotonic() - began
+            reply = _completion(client, server, model, dialect, left)
+            if reply.status_code == 200:
+                answered = _model_of(reply, server)
+                return Readiness(
+                    health_seconds=health, completion_seconds=time.monotonic() - began, model_answered=answered
+                )
+            last = f"{reply.status_code} {shorten(reply.text, 200)}"
+            if reply.status_code != 503:
+                break
+            time.sleep(POLL_SECONDS)
+    raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}")
+
+
+def speaks(server: Server, model: str, seconds: float) -> tuple[Dialect, ...]:
+    """The dialects in which a one-token request gets a well-formed answer."""
+    with server.client(seconds) as client:
+        return tuple(dialect for dialect in ALL_DIALECTS if _speaks(client, server, model, dialect))
+
+
+def one_token(model: str, dialect: Dialect) -> dict[str, Any]:
+    """The body of the smallest request of a dialect. 16 is the least that some servers take on Responses."""
+    user = [{"role": "user", "content": "Hi"}]
+    if dialect == "openai-responses":
+        return {"model": model, "input": "Hi", "max_output_tokens": 16, "store": False}
+    return {"model": model, "messages": user, "max_tokens": 1}
+
+
+def llama_facts(server: Server) -> EngineFacts | None:
+    """What llama.cpp's server tells at /props, /slots and /v1/models; None if there is no /props."""
+    with server.client() as client:
+        props = get_json(client, server, "/props")
+        if not isinstance(props, Mapping) or "default_generation_settings" not in props:
+            return None
+        slots = get_json(client, server, "/slots")
+        listed = served_models(client, server)
+        settings = props["default_generation_settings"]
+        params = settings.get("params") or {}
+        meta = (listed[0].get("meta") or {}) if listed else {}
+        return EngineFacts(
+            engine="llama.cpp",
+            version=props.get("build_info"),
+            model_id=props.get("model_alias") or (listed[0].get("id") if listed else None),
+            model_file=props.get("model_path"),
+            quantization=props.get("model_ftype") or meta.get("ftype"),
+            context=_slot_context(slots) or settings.get("n_ctx"),
+            context_trained=meta.get("n_ctx_train"),
+            sampler={key: params[key] for key in SAMPLER_KEYS if key in params} or None,
+            slots=props.get("total_slots"),
+            speculative=_speculative(slots, params),
+            template_tools=_template_tools(client, server),
+        )
+
+
+def served_models(client: httpx.Client, server: Server) -> list[Mapping[str, Any]]:
+    """Entries of /v1/models. Raises LabError when the answer is no such list."""
+    listed = get_json(client, server, "/v1/models")
+    entries = listed.get("data") if isinstance(listed, Mapping) else None
+    return [each for each in entries or [] if isinstance(each, Mapping)]
+
+
+def counters(server: Server) -> EngineCounters | None:
+    """Totals of llama.cpp's /metrics as they stand; None if it has none."""
+    found = _metrics(server)
+    if found is None or not all(name in found for name in COUNTERS.values()):
+        return None
+    return EngineCounters(**{field: int(found[name]) for field, name in COUNTERS.items()})
+
+
+def wait_idle(server: Server, seconds: float) -> bool:
+    """Wait until nothing is processed or queued; False if that did not happen in time or cannot be seen."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = _metrics(server)
+        if found is None:
+            return False
+        if not any(found.get(name) for name in BUSY):
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def difference(before: EngineCounters | None, after: EngineCounters | None) -> EngineCounters | None:
+    """`after - before`, field by field; None if either is unknown or the totals went back (another process)."""
+    if before is None or after is None:
+        return None
+    pairs = {name: (getattr(before, name), getattr(after, name)) for name in COUNTERS}
+    if any(old is None or new is None or new < old for old, new in pairs.values()):
+        return None
+    return EngineCounters(**{name: new - old for name, (old, new) in pairs.items()})
+
+
+def _sent(server: Server, send: Callable[[], httpx.Response]) -> httpx.Response:
+    """The reply to `send`, with httpx's errors as one sentence each."""
+    try:
+        return send()
+    except httpx.ConnectError as error:
+        raise Refused(
+            f"{server.who}: nothing listens at {server.base_url}; start the server or correct the port"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise Refused(f"{server.who}: {server.base_url} accepts connections but does not answer; restart it") from error
+    except httpx.HTTPError as error:
+        raise Refused(f"{server.who}: {server.base_url} does not speak HTTP ({type(error).__name__})") from error
+
+
+def _completion(client: httpx.Client, server: Server, model: str, dialect: Dialect, seconds: float) -> httpx.Response:
+    body = one_token(model, dialect)
+    return _sent(server, lambda: client.post(PATHS[dialect], json=body, timeout=seconds))
+
+
+def _speaks(client: httpx.Client, server: Server, model: str, dialect: Dialect) -> bool:
+    mark = {"openai-chat": "choices", "openai-responses": "output", "anthropic-messages": "content"}[dialect]
+    reply = _sent(server, lambda: client.post(PATHS[dialect], json=one_token(model, dialect)))
+    try:
+        body = reply.json()
+    except ValueError:
+        return False
+    return reply.status_code == 200 and isinstance(body, Mapping) and isinstance(body.get(mark), list)
+
+
+def _is_healthy(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _model_of(reply: httpx.Response, server: Server) -> str | None:
+    try:
+        body = reply.json()
+    except ValueError:
+        raise UsageError(
+            f"{server.who}: {server.base_url} answers a completion with {_kind(reply)} instead of JSON; "
+            "correct the port"
+        ) from None
+    found = body.get("model") if isinstance(body, Mapping) else None
+    return str(found) if found else None
+
+
+def _kind(reply: httpx.Response) -> str:
+    return "a web page" if "html" in reply.headers.get("content-type", "") else "something"
+
+
+def _slot_context(slots: Any) -> int | None:
+    """Context of one slot: what `-c` says is divided between them."""
+    if isinstance(slots, list) and slots and isinstance(slots[0], Mapping):
+        return slots[0].get("n_ctx")
+    return None
+
+
+def _speculative(slots: Any, params: Mapping[str, Any]) -> bool | None:
+    if isinstance(slots, list) and slots and isinstance(slots[0], Mapping) and "speculative" in slots[0]:
+        return bool(slots[0]["speculative"])
+    kind = params.get("speculative.types")
+    return None if kind is None else kind != "none"
+
+
+def _template_tools(client: httpx.Client, server: Server) -> bool | None:
+    """Whether the chat template renders a tool's name: without it tools are dropped in silence (field case B46)."""
+    tool = {"type": "function", "function": {"name": PROBE_TOOL, "parameters": {"type": "object", "properties": {}}}}
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
+    reply = _sent(server, lambda: client.post("/apply-template", json=body))
+    if reply.status_code != 200:
+        return None
+    return PROBE_TOOL in reply.text
+
+
+def _metrics(server: Server) -> dict[str, float] | None:
+    """Prometheus samples without labels; None if the server has none or is gone."""
+    try:
+        with server.client() as client:
+            reply = _sent(server, lambda: client.get("/metrics"))
+    except LabError:
+        return None
+    if reply.status_code != 200:
+        return None
+    found: dict[str, float] = {}
+    for line in reply.text.splitlines():
+        name, _, value = line.partition(" ")
+        if name and not name.startswith("#"):
+            try:
+                found[name] = float(value)
+            except ValueError:
+                continue
+    return found
