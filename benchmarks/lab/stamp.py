@@ -104,7 +104,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "client_settings": _key(dict, "", "settings that change its behaviour"),
     # the work
     "suite_digest": _key(str, "digest", "all targets and tasks of the suite", "no"),
-    "prompt_digest": _key(str, "digest", "template of the prompt"),
+    "prompt_digest": _key(str, "digest", "prompt as the client is given it, but for the interpreter's place", "task"),
     "task_digest": _key(str, "digest", "definition of this task", "task"),
     "target_digest": _key(str, "digest", "pinned tree of its target", "task"),
     "environment_digest": _key(str, "digest", "interpreter and packages that run its suite", "task"),

@@ -8,11 +8,12 @@ from benchmarks.lab.checkout.environment import environment
 from benchmarks.lab.checkout.leaks import Leak, leak_scan, leak_scan_all
 from benchmarks.lab.checkout.patch import collect
 from benchmarks.lab.checkout.sources import export, fetch, source_state
-from benchmarks.lab.checkout.workspace import copy_excised, prepare
+from benchmarks.lab.checkout.workspace import commit_all, copy_excised, prepare
 
 __all__ = [
     "Leak",
     "collect",
+    "commit_all",
     "copy_excised",
     "environment",
     "export",

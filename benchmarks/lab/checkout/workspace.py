@@ -121,6 +121,11 @@ def _lay(pinned: Path, removed: dict[str, Excised], tree: Path) -> None:
     copy_tree(pinned, tree, with_git=False)
     for path, one in removed.items():
         (tree / path).write_bytes(one.text)
+    commit_all(tree)
+
+
+def commit_all(tree: Path) -> None:
+    """Make `tree` a git repository of one commit by a fixed author at a fixed date, without remote or reflog."""
     git("init", "--quiet", "--template=", "--initial-branch=main", cwd=tree, isolated=True)
     # Ignored files belong to the pinned tree like all others; the config keeps bytes as they are and no reflog.
     for setting in ("core.autocrlf=false", "core.logAllRefUpdates=false", "gc.auto=0"):
@@ -182,6 +187,7 @@ def _nothing(_: str) -> None: ...
 __all__: Final = [
     "CACHES",
     "ExcisedTree",
+    "commit_all",
     "copy_excised",
     "copy_tree",
     "excised_tree",
