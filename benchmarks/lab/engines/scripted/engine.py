@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.lab.engines.base import ALL_DIALECTS, CounterBox, Say, ServerProcess, TrialContext, only_options
-from benchmarks.lab.engines.scripted.scripts import SCRIPTS
+from benchmarks.lab.engines.scripted.scripts import BROKEN, SCRIPTS
 from benchmarks.lab.engines.scripted.server import ScriptedServer
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
@@ -50,7 +50,7 @@ class ScriptedEndpoint:
         check_script(self._backend.name, name)
         options: dict[str, Any] = {**self._backend.options, **context.options}
         box = CounterBox()
-        self._server.begin(name, SCRIPTS[name], _with_options(context, options))
+        self._server.begin(name, SCRIPTS[name], _with_options(context, options), aside=name in BROKEN)
         try:
             yield box
         finally:

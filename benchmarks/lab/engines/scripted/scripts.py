@@ -222,6 +222,9 @@ SCRIPTS: Final[Mapping[str, Script]] = {
     "nonce": nonce,
 }
 
+BROKEN: Final = frozenset({"stall", "disconnect", "http_500", "context_overflow"})
+"""Scripts that play to every request, also to those aside: a broken server is broken for all."""
+
 
 def _put(asked: Conversation, context: TrialContext, files: Mapping[str, bytes], first: Sequence[str] = ()) -> Reply:
     """Run the commands `first`, then write `files`, by whatever the client offers; then end the turn."""

@@ -72,6 +72,7 @@ class Playing:
 
     name: str = "nop"
     script: Script | None = None
+    aside: bool = False  # play to requests without tools, too
     context: TrialContext = field(default_factory=TrialContext)
     turns: int = 0
     exchanges: int = 0
@@ -193,12 +194,12 @@ class ScriptedServer:
         self._thread.join()
         self._loop.close()
 
-    def begin(self, name: str, script: Script, context: TrialContext) -> None:
-        """Play `script` from now on, counting from zero and with an empty prompt cache."""
+    def begin(self, name: str, script: Script, context: TrialContext, *, aside: bool = False) -> None:
+        """Play `script` from now on (`aside`: to requests without tools, too), counting from zero, nothing cached."""
 
         async def change() -> None:
             self._prompts.clear()
-            self._playing = Playing(name=name, script=script, context=context)
+            self._playing = Playing(name=name, script=script, context=context, aside=aside)
 
         asyncio.run_coroutine_threadsafe(change(), self._loop).result()
 
@@ -311,11 +312,12 @@ class ScriptedServer:
 
     def _plan(self, conversation: Conversation, playing: Playing) -> Reply:
         """Ask the script, or answer aside; a reply longer than the request's cap is cut, as a model's would be."""
-        if not conversation.tools and not textual.edit_format(conversation):
+        is_turn = bool(conversation.tools) or textual.edit_format(conversation) is not None
+        if not is_turn and not playing.aside:
             return _capped(Reply(text=ASIDE), conversation.cap)
         if playing.script is None:
             return _capped(Reply(text="No trial is under way."), conversation.cap)
-        turn, playing.turns = playing.turns, playing.turns + 1
+        turn, playing.turns = playing.turns, playing.turns + int(is_turn)
         counted = Conversation(**{**_fields(conversation), "turn": turn})
         try:
             return _capped(playing.script(counted, playing.context), conversation.cap)
