@@ -1,0 +1,236 @@
+"""From rows to what may be shown together: trials, columns (one cell in one series), sections (one setting).
+
+Nothing is pooled across series here, nothing retracted is counted, and demo or harness rows never share a section with
+measured ones. It computes no statistic and writes no text; it decides what stands beside what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, product
+from string import ascii_uppercase
+from typing import Any, Final, Literal
+
+import msgspec
+
+from benchmarks.lab import ledger, series
+from benchmarks.lab.ledger import Effective, Row
+from benchmarks.lab.model import Purpose, Record
+from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
+
+# Stamp keys in which two cells may differ and still stand side by side: they are what a cell *is*. In every other key
+# of a series (prompt, isolation, measurement version, machine and its system) the cells of one section agree.
+CELL_OWN: Final = frozenset({
+    "purpose", "engine", "engine_version", "engine_flags", "engine_host", "restart", "model", "model_digest",
+    "quantization", "context", "sampler", "sampler_set_by", "max_tokens", "reasoning_effort", "rewrite", "slots",
+    "speculative", "script", "client", "client_version", "dialect", "client_settings",
+})  # fmt: skip
+SHARED: Final = tuple(name for name in series.CELL_KEYS if name not in CELL_OWN)
+
+Kind = Literal["measured", "unranked"]
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """One trial row with its envelope and the values of its stamp (empty: the stamp is missing)."""
+
+    id: str
+    at: str
+    machine: str
+    row: TrialRow
+    values: Mapping[str, Any]
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is part of a rate: everything but void."""
+        return self.row.verdict != "void"
+
+
+class Column(Record, frozen=True, kw_only=True):
+    """One cell in one series. `letter` names it within a page; `values` are those of its newest stamp."""
+
+    letter: str
+    backend: str
+    client: str
+    purpose: Purpose
+    series: str
+    latest: bool  # False: the same cell has a newer series in the same kind of section
+    trials: tuple[Trial, ...]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Stamp of the newest trial."""
+        return self.trials[-1].values
+
+    @property
+    def name(self) -> str:
+        """Backend × client; the machine is the page's."""
+        return f"{self.backend} × {self.client}"
+
+
+class TaskVariant(Record, frozen=True, kw_only=True):
+    """A task as one definition of it: rows whose task keys differ are not trials of the same task."""
+
+    task: str
+    target: str
+    variant: str  # "" when the task has one definition on this page
+    key: tuple[str, ...]
+
+
+class Section(Record, frozen=True, kw_only=True):
+    """Cells that may stand side by side: they agree in all that is not their own."""
+
+    kind: Kind
+    latest: bool  # False: every column in it has been replaced by a newer series
+    shared: Mapping[str, Any]
+    columns: tuple[Column, ...]
+    tasks: tuple[TaskVariant, ...]
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials of the section."""
+        return tuple(trial for column in self.columns for trial in column.trials)
+
+
+class Retracted(Record, frozen=True, kw_only=True):
+    """A retraction and how many of the rows at hand it takes out."""
+
+    at: str
+    hit: int
+    row: RetractionRow
+
+
+class Evidence(Record, frozen=True, kw_only=True):
+    """All that a page shows of one machine's rows."""
+
+    machine: str
+    sections: tuple[Section, ...]
+    controls: tuple[ControlRow, ...]
+    retracted: tuple[Retracted, ...]
+    duplicates: int  # second results for one slot of a batch; not counted
+    unstamped: int  # trials whose stamp is not in the ledger
+
+
+def gather(machine: str, rows: Iterable[Row], keep: Callable[[TrialRow], bool] = lambda row: True) -> Evidence:
+    """Sort one machine's rows; `keep` filters trials. Kinds other than trials and controls are left aside."""
+    every = ledger.effective(rows)
+    stamps = ledger.stamps(one.row for one in every)
+    trials = [_trial(one.row, stamps) for one in every if one.counts and one.row.kind == "trial"]
+    kept = [trial for trial in trials if keep(trial.row)]
+    tasks = {trial.row.task for trial in kept}
+    return Evidence(
+        machine=machine,
+        sections=_sections(kept),
+        controls=tuple(c for c in _controls(every) if c.task in tasks or len(kept) == len(trials)),
+        retracted=_retracted(every),
+        duplicates=sum(one.duplicate_of is not None for one in every),
+        unstamped=sum(not trial.values for trial in kept),
+    )
+
+
+def task_key(trial: Trial) -> tuple[str, ...]:
+    """What must agree, beside the task's name, before trials of a task are one rate: the task's own stamp keys."""
+    whole = series.task_key(msgspec.to_builtins(trial.row), trial.values or None)
+    return whole[len(series.CELL_KEYS) : len(series.KEYS)]
+
+
+def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
+    return Trial(
+        id=row.id,
+        at=row.at,
+        machine=row.machine,
+        row=ledger.trial(row),
+        values=stamps.get(row.stamp or "", {}),
+    )
+
+
+def _controls(rows: Sequence[Effective]) -> list[ControlRow]:
+    return [msgspec.convert(one.row.body, ControlRow) for one in rows if one.counts and one.row.kind == "control"]
+
+
+def _retracted(rows: Sequence[Effective]) -> tuple[Retracted, ...]:
+    in_force = {one.retracted.id: one.retracted for one in rows if one.retracted is not None}
+    hits = Counter(one.retracted.id for one in rows if one.retracted is not None and one.row.kind == "trial")
+    return tuple(
+        Retracted(at=row.at, hit=hits[name], row=msgspec.convert(row.body, RetractionRow))
+        for name, row in in_force.items()
+    )
+
+
+# ---- columns and sections ----
+
+
+def _sections(trials: Sequence[Trial]) -> tuple[Section, ...]:
+    columns = _columns(trials)
+    places: dict[tuple[Any, ...], list[Column]] = {}
+    for column in columns:
+        setting = tuple(msgspec.json.encode(column.values.get(name), order="deterministic") for name in SHARED)
+        places.setdefault((column.latest, _kind(column), setting), []).append(column)
+    sections = [_section(kind, latest, members) for (latest, kind, _), members in places.items()]
+    newest = {id(section): max(trial.at for trial in section.trials) for section in sections}
+    # Newest first within: current measured cells, current demo and harness cells, then what newer series replaced.
+    sections.sort(key=lambda section: newest[id(section)], reverse=True)
+    sections.sort(key=lambda section: (not section.latest, section.kind != "measured"))
+    return _lettered(sections)
+
+
+def _section(kind: Kind, latest: bool, columns: Sequence[Column]) -> Section:
+    return Section(
+        kind=kind,
+        latest=latest,
+        shared={name: columns[0].values.get(name) for name in SHARED},
+        columns=tuple(columns),
+        tasks=_tasks([trial for column in columns for trial in column.trials]),
+    )
+
+
+def _columns(trials: Sequence[Trial]) -> list[Column]:
+    groups: dict[tuple[str, str, series.Key], list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.at, trial.id)):
+        found = series.key(msgspec.to_builtins(trial.row), trial.values or None)
+        groups.setdefault((trial.row.backend, trial.row.client, found), []).append(trial)
+    newest: dict[tuple[str, str], str] = {}
+    for (backend, client, _), members in groups.items():
+        newest[backend, client] = max(newest.get((backend, client), ""), members[-1].at)
+    columns = [
+        Column(
+            letter="",
+            backend=backend,
+            client=client,
+            purpose=members[-1].row.purpose,
+            series=series.series_id(found),
+            latest=members[-1].at == newest[backend, client],
+            trials=tuple(members),
+        )
+        for (backend, client, found), members in groups.items()
+    ]
+    return sorted(columns, key=lambda column: (column.backend, column.client, column.trials[0].at))
+
+
+def _lettered(sections: Sequence[Section]) -> tuple[Section, ...]:
+    names = ("".join(letters) for size in count(1) for letters in product(ascii_uppercase, repeat=size))
+    return tuple(
+        msgspec.structs.replace(
+            section,
+            columns=tuple(msgspec.structs.replace(column, letter=next(names)) for column in section.columns),
+        )
+        for section in sections
+    )
+
+
+def _kind(column: Column) -> Kind:
+    return "measured" if column.purpose == "measure" else "unranked"
+
+
+def _tasks(trials: Sequence[Trial]) -> tuple[TaskVariant, ...]:
+    seen: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.at):
+        keys = seen.setdefault((trial.row.target, trial.row.task), [])
+        found = task_key(trial)
+        if found not in keys:
+            keys.append(found)
+    return tuple(
+        TaskVariant(task=task, target=target, variant=str(number) if len(keys) > 1 else "", key=found)
+        for (target, task), keys in sorted(seen.items())
+        for number, found in enumerate(keys, 1)
+    )

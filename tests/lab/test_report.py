@@ -1,0 +1,472 @@
+"""What a report shows of rows, and what it refuses to say. Rows are built here; no ledger of the checkout is read."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.lab import ledger, stamp
+from benchmarks.lab.errors import LabError
+from benchmarks.lab.ledger import Row
+from benchmarks.lab.report import blocks, figures, gather, pages, plain, tables, words
+from benchmarks.lab.report.blocks import Table
+
+MACHINE = "linux-x86_64-test-16g-abcdef"
+STAMP: dict[str, Any] = {
+    "head": "abc123456",
+    "dirty": False,
+    "measurement_version": 1,
+    "machine": MACHINE,
+    "os": "Debian 12",
+    "engine": "llama.cpp",
+    "engine_version": "b11549",
+    "model": "qwen-9b",
+    "quantization": "Q4_K_M",
+    "context": 32768,
+    "sampler": {"temperature": 0.2},
+    "purpose": "measure",
+    "client_version": "1.18.4",
+    "isolation": "bwrap",
+    "prompt_digest": "aa" * 32,
+    "task_digest": "bb" * 32,
+}
+
+
+class Book:
+    """Rows in the order they were written, a minute apart."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.clock = itertools.count()
+
+    def add(self, kind: str, body: Mapping[str, Any], digest: str | None = None, machine: str = MACHINE) -> Row:
+        number = next(self.clock)
+        row = Row(
+            v=1,
+            kind=kind,
+            id=f"row{number:05d}",
+            at=f"2026-11-{1 + number // 1440:02d}T{number // 60 % 24:02d}:{number % 60:02d}:00.000+00:00",
+            machine=machine,
+            batch=None,
+            stamp=digest,
+            body=msgspec.to_builtins(body),
+        )
+        self.rows.append(row)
+        return row
+
+    def trial(self, verdict: str = "passed", *, stamped: Mapping[str, Any] | None = None, **body: Any) -> Row:
+        purpose = body.get("purpose", "measure")
+        values = stamp.assemble(
+            STAMP,
+            {"client": body.get("client", "opencode"), "purpose": purpose},
+            stamped if stamped is not None else {},
+        )
+        digest = stamp.digest(values)
+        if all(row.stamp != digest for row in self.rows):
+            self.add("stamp", {"values": values}, digest)
+        base = {
+            "task": "boltons-slugify",
+            "target": "boltons",
+            "suite": "core-1",
+            "tier": 1,
+            "backend": "local",
+            "client": "opencode",
+            "purpose": "measure",
+            "isolation": "bwrap",
+            "trial": 1,
+            "started": "2026-11-01T00:00:00+00:00",
+            "verdict": verdict,
+            "wall_seconds": 30.0,
+            "volatile": {},
+        }
+        filled = {"failed": {"cause": "wrong", "who": "model"}, "void": {"reason": "machine_slept"}, "passed": {}}[
+            verdict
+        ]
+        return self.add("trial", {**base, **filled, **body}, digest)
+
+    def trials(self, passed: int, failed: int = 0, void: int = 0, **body: Any) -> None:
+        for verdict, number in (("passed", passed), ("failed", failed), ("void", void)):
+            for _ in range(number):
+                self.trial(verdict, **body)
+
+    def evidence(self) -> gather.Evidence:
+        return gather.gather(MACHINE, self.rows)
+
+    def text(self) -> str:
+        return blocks.markdown(tables.machine_blocks(self.evidence()))
+
+    def page(self) -> str:
+        return pages.machine_page({"label": "box"}, MACHINE, self.rows)
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def shares(wall: float, prefill: float, unsplit: float = 0.0) -> dict[str, float]:
+    return {
+        "wall": wall,
+        "startup": 1.0,
+        "prefill": prefill,
+        "decode": wall - prefill - unsplit - 1.0,
+        "model_unsplit": unsplit,
+        "client_and_tool": 0.0,
+        "tail": 0.0,
+    }
+
+
+def only_section(book: Book) -> gather.Section:
+    (section,) = book.evidence().sections
+    return section
+
+
+def all_tables(book: Book) -> list[Table]:
+    return [block for block in tables.machine_blocks(book.evidence()) if isinstance(block, Table)]
+
+
+# ---- rates and times ----
+
+
+def test_an_entry_says_passed_of_counted_interval_median_wall_prefill_and_void(book: Book) -> None:
+    for wall in (20.0, 30.0):
+        book.trial(wall_seconds=wall, shares=shares(wall, wall / 2))
+    book.trial("failed", wall_seconds=10.0, shares=shares(10.0, 5.0))
+    book.trial("void", wall_seconds=900.0, shares=shares(900.0, 0.0))
+    (entry,) = figures.figures(only_section(book)).entries
+    assert tables.entry_text(entry).split("\n") == [
+        "2/3 [21–94 %]",
+        "wall 20 s (10–30)",
+        "passed ones 25 s (20–30)",
+        "prefill 50 %",
+        "1 void",
+    ]
+
+
+def test_case_27_three_of_three_against_two_of_three_is_no_difference_measured(book: Book) -> None:
+    book.trials(3, backend="a")
+    book.trials(2, 1, backend="b")
+    text = book.text()
+    assert "A and B: no difference measured (3/3 against 2/3 on 1 task, adjusted p 1.00)." in text
+    assert "equal" not in text
+    assert "passes more often" not in text
+
+
+def test_case_27_all_void_is_no_rate_and_no_zero(book: Book) -> None:
+    book.trials(0, 0, 3)
+    (entry,) = figures.figures(only_section(book)).entries
+    assert (entry.n, entry.interval, entry.wall, entry.prefill_share) == (0, None, None, None)
+    assert tables.entry_text(entry) == "0/0 –\n3 void"
+    assert "machine_slept" in book.text()
+
+
+def test_case_27_no_rows_and_one_row(book: Book) -> None:
+    assert "No trial that counts is recorded." in book.text()
+    book.trial()
+    (entry,) = figures.figures(only_section(book)).entries
+    assert tables.entry_text(entry) == "1/1 [21–100 %]\nwall 30 s\nprefill –"
+
+
+def test_case_28_the_median_of_the_passed_stands_beside_one_that_fast_failures_pull_down(book: Book) -> None:
+    book.trial(wall_seconds=300.0)
+    book.trials(0, 2, wall_seconds=20.0)
+    (entry,) = figures.figures(only_section(book)).entries
+    assert "wall 20 s (20–300)\npassed ones 300 s" in tables.entry_text(entry)
+
+
+def test_model_time_that_could_not_be_split_makes_the_prefill_share_a_lower_bound(book: Book) -> None:
+    book.trial(shares=shares(30.0, 6.0, unsplit=10.0))
+    (entry,) = figures.figures(only_section(book)).entries
+    assert "prefill ≥ 20 %" in tables.entry_text(entry)
+
+
+def test_a_large_difference_on_the_same_tasks_is_claimed_with_its_figures(book: Book) -> None:
+    for task in ("t1", "t2", "t3", "t4"):
+        book.trials(4, task=task, backend="a")
+        book.trials(0, 4, task=task, backend="b")
+    text = book.text()
+    assert "A passes more often: A 16/16 against 0/16 on 4 tasks for B (adjusted p < 0.001)" in text
+
+
+def test_a_difference_with_another_sampler_names_it(book: Book) -> None:
+    book.trials(9, backend="a")
+    book.trials(0, 9, backend="b", stamped={"sampler": {"temperature": 1.0}})
+    assert "They also differ in sampler" in book.text()
+
+
+def test_many_pairs_need_more_than_one_pair_does(book: Book) -> None:
+    book.trials(5, backend="a")
+    book.trials(1, 4, backend="b")
+    alone = figures.figures(only_section(book)).comparisons
+    for name in ("c", "d", "e", "f"):
+        book.trials(3, 2, backend=name)
+    crowd = figures.figures(only_section(book)).comparisons
+    first = next(pair for pair in crowd if (pair.a, pair.b) == ("A", "B"))
+    assert first.p == alone[0].p
+    assert first.adjusted is not None
+    assert alone[0].adjusted is not None
+    assert first.adjusted > alone[0].adjusted
+
+
+def test_cells_without_a_common_task_are_not_compared(book: Book) -> None:
+    book.trials(3, backend="a", task="t1")
+    book.trials(0, 3, backend="b", task="t2")
+    text = book.text()
+    assert "A and B: not compared, they share no task" in text
+    assert "The cells have not run the same tasks" in text
+    assert "not run" in text
+
+
+@pytest.mark.parametrize(("n", "said"), [(3, True), (4, False)])
+def test_three_trials_are_called_a_screening_run(book: Book, n: int, said: bool) -> None:
+    book.trials(n)
+    assert ("a screening run" in book.text()) is said
+
+
+# ---- suites ----
+
+
+def test_rates_stand_per_target_and_the_average_over_targets_is_named_macro(book: Book) -> None:
+    book.trials(4, task="t1", target="boltons")
+    book.trials(0, 1, task="t2", target="boltons")
+    book.trials(1, 0, task="t3", target="toolz")
+    found = figures.figures(only_section(book))
+    assert {(t.target, t.k, t.n, t.rate) for t in found.targets} == {("boltons", 4, 5, 0.5), ("toolz", 1, 1, 1.0)}
+    assert [average.rate for average in found.macro] == [0.75]
+    (table,) = [t for t in all_tables(book) if "macro-average" in t.columns]
+    assert table.rows == (("A: local × opencode", "4/5\n50 % –", "1/1\n100 % –", "75 %\nof 2 targets"),)
+
+
+# ---- series, purposes, retractions ----
+
+
+def test_case_30_rows_of_two_client_versions_stand_apart_and_the_key_is_named(book: Book) -> None:
+    book.trials(2, stamped={"client_version": "1.0"})
+    book.trials(0, 2, stamped={"client_version": "1.1"})
+    sections = book.evidence().sections
+    assert [(s.latest, [len(c.trials) for c in s.columns]) for s in sections] == [(True, [2]), (False, [2])]
+    assert [e.k for s in sections for e in figures.figures(s).entries] == [0, 2]
+    text = book.text()
+    assert "Earlier series: measured cells" in text
+    assert re.search(r"\| A and B: local × opencode \| client_version \| 1\.1 \| 1\.0 \|", text)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"isolation": "none"}, {"sampler": {"temperature": 0.8}}, {"sampler": None}, {"measurement_version": 2}],
+    ids=str,
+)
+def test_case_30_isolation_sampler_and_unknown_values_are_never_pooled(book: Book, other: dict[str, Any]) -> None:
+    book.trials(2)
+    book.trials(2, stamped=other)
+    assert [len(column.trials) for s in book.evidence().sections for column in s.columns] == [2, 2]
+
+
+def test_cells_of_another_isolation_do_not_share_a_table(book: Book) -> None:
+    book.trials(5, backend="a")
+    book.trials(0, 5, backend="b", stamped={"isolation": "none"})
+    assert len(book.evidence().sections) == 2
+    assert "passes more often" not in book.text()
+
+
+def test_a_task_with_another_definition_is_another_task(book: Book) -> None:
+    book.trials(3)
+    book.trials(0, 3, stamped={"task_digest": "cc" * 32})
+    entries = figures.figures(only_section(book)).entries
+    assert [(e.variant, e.k, e.n) for e in entries] == [("1", 3, 3), ("2", 0, 3)]
+    assert "definition 2" in book.text()
+
+
+def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Book) -> None:
+    book.trials(9, backend="real")
+    book.trials(0, 9, backend="embedded", purpose="demo")
+    book.trials(9, backend="scripted", purpose="harness")
+    sections = book.evidence().sections
+    assert [(s.kind, [c.backend for c in s.columns]) for s in sections] == [
+        ("measured", ["real"]),
+        ("unranked", ["embedded", "scripted"]),
+    ]
+    text = book.text()
+    assert "embedded × opencode<br>(demo)" in text
+    assert "no ranking and no comparison" in text
+    assert "adjusted p" not in text
+
+
+def test_retracted_rows_are_in_no_figure_and_a_banner_says_why(book: Book) -> None:
+    kept, wrong = book.trial(), book.trial("failed")
+    book.add(
+        "retraction",
+        {"ids": [wrong.id], "count": 1, "reason": "The proxy cut replies.", "document": "docs/findings.md"},
+    )
+    (column,) = only_section(book).columns
+    assert [trial.id for trial in column.trials] == [kept.id]
+    text = book.text()
+    assert "1 trial of this ledger, in no figure here" in text
+    assert "The proxy cut replies. See docs/findings.md." in text
+
+
+def test_a_retraction_taken_back_counts_again(book: Book) -> None:
+    wrong = book.trial("failed")
+    mistake = book.add("retraction", {"ids": [wrong.id], "count": 1, "reason": "thought so"})
+    book.add("retraction", {"ids": [mistake.id], "count": 1, "reason": "it was right"})
+    assert [trial.id for trial in only_section(book).trials] == [wrong.id]
+
+
+def test_rows_without_a_stamp_are_said_to_be_of_unknown_making(book: Book) -> None:
+    lost = book.trial()
+    book.rows = [row for row in book.rows if row.kind != "stamp"]
+    assert book.evidence().unstamped == 1
+    assert "1 trial carries no known stamp" in book.text()
+    assert lost.id in {trial.id for trial in only_section(book).trials}
+
+
+def test_rows_of_two_machines_in_one_ledger_are_not_pooled(book: Book) -> None:
+    book.trials(2)
+    foreign = book.trial("failed")
+    book.rows[-1] = msgspec.structs.replace(foreign, machine="other")
+    assert sum(len(s.trials) for s in book.evidence().sections) == 3, "gather takes what it is given"
+    page = book.page()
+    assert "Rows of another machine: other" in page
+    assert "n = 2 counted" in page
+
+
+def test_causes_are_counted_by_who_answers(book: Book) -> None:
+    book.trials(0, 2)
+    book.trials(0, 1, cause="client_error", who="client", flags=["client_rc"])
+    found = figures.figures(only_section(book))
+    assert [(t.what, t.who, t.count) for t in found.failures] == [("wrong", "model", 2), ("client_error", "client", 1)]
+    assert [(t.what, t.count) for t in found.flags] == [("client_rc", 1)]
+
+
+def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
+    book.trial()
+    for control, good in (("gold", True), ("gold", True), ("excised", True)):
+        book.add(
+            "control",
+            {
+                "task": "boltons-slugify",
+                "target": "boltons",
+                "suite": "core-1",
+                "control": control,
+                "as_expected": good,
+                "admissible": True,
+                "isolation": "bwrap",
+            },
+        )
+    assert "| boltons-slugify | 2/2 | 1/1 | yes |" in book.text()
+
+
+def test_uncommitted_code_is_said(book: Book) -> None:
+    book.trial(stamped={"dirty": True})
+    text = book.text()
+    assert "abc123456-dirty" in text
+    assert "not for publication" in text
+
+
+# ---- tables and pages ----
+
+
+def full(book: Book) -> Book:
+    for task, target in (("t1", "boltons"), ("t2", "toolz")):
+        for backend, client in itertools.product(("a", "b", "c"), ("opencode", "codex")):
+            book.trials(2, 1, 1, task=task, target=target, backend=backend, client=client, shares=shares(30.0, 12.0))
+    book.trials(0, 3, backend="embedded", purpose="demo")
+    return book
+
+
+def test_every_table_says_what_it_is_of(book: Book) -> None:
+    measured = [t for t in all_tables(full(book)) if t.title not in ("Keys that differ", "Runs whose answer is known")]
+    assert len(measured) > 5
+    for table in measured:
+        assert re.search(r"\d+ tasks? of suite core-1", table.of), table.title
+        assert re.search(r"n = \d+ counted, \d+ void", table.of), table.title
+        assert "2026-11-" in table.of, table.title
+        assert "opencode 1.18.4" in table.of, table.title
+        assert "head abc123456" in table.of, table.title
+
+
+def test_six_cells_make_two_tables_of_at_most_four(book: Book) -> None:
+    found = [t for t in all_tables(full(book)) if t.title == "Per task"]
+    assert [len(t.columns) - 1 for t in found] == [4, 2, 1]
+
+
+def test_letters_name_each_cell_once_on_a_page(book: Book) -> None:
+    letters = [column.letter for s in full(book).evidence().sections for column in s.columns]
+    assert letters == list("ABCDEFG")
+
+
+def test_the_same_rows_give_the_same_page_in_any_order(book: Book) -> None:
+    page = full(book).page()
+    assert page == book.page()
+    book.rows.reverse()
+    assert page == book.page()
+
+
+def test_the_unknown_sign_is_explained_once_and_nothing_unknown_is_zero(book: Book) -> None:
+    book.trial(stamped={"quantization": None, "context": None, "sampler": None}, wall_seconds=None)
+    page = book.page()
+    assert page.count(words.UNKNOWN_MEANS) == 1
+    assert "context –" in page
+    assert "wall –" in page
+    assert "None" not in page
+
+
+def test_markdown_tables_have_as_many_entries_in_each_row(book: Book) -> None:
+    lines = full(book).page().splitlines()
+    for above, below in itertools.pairwise(lines):
+        if above.startswith("|") and below.startswith("|"):
+            assert above.count("|") - above.count("\\|") == below.count("|") - below.count("\\|")
+
+
+def test_the_terminal_gets_lines_that_fit_or_lists(book: Book) -> None:
+    text = blocks.terminal(tables.machine_blocks(full(book).evidence()), 100)
+    tables_only = [line for line in text.splitlines() if "─" in line]
+    assert tables_only
+    assert max(map(len, tables_only)) <= 100
+    assert "<br>" not in text
+
+
+def test_json_values_are_plain_and_unknown_is_null(book: Book) -> None:
+    book.trials(0, 0, 1)
+    evidence = book.evidence()
+    found = plain.plain(evidence, [figures.figures(section) for section in evidence.sections])
+    decoded = msgspec.json.decode(msgspec.json.encode(found))
+    (entry,) = decoded["sections"][0]["entries"]
+    assert (entry["n"], entry["void"], entry["interval"], entry["wall"]) == (0, 1, None, None)
+
+
+def written(root: Path, machine: str, rows: Sequence[Row]) -> None:
+    folder = root / "hardware" / machine
+    folder.mkdir(parents=True)
+    (folder / pages.TRIALS).write_bytes(b"".join(map(ledger.encode, rows)))
+    (folder / "machine.yaml").write_text("label: box\nchip: Test CPU\nmemory_gib: 16\ncores: 2\n", encoding="utf-8")
+
+
+def test_pages_are_made_of_the_ledgers_of_each_machine(book: Book, tmp_path: Path) -> None:
+    book.trials(2, 1)
+    written(tmp_path, MACHINE, book.rows)
+    found = pages.results_files(tmp_path)
+    assert set(found) == {tmp_path / "RESULTS.md", tmp_path / "hardware" / MACHINE / "RESULTS.md"}
+    index = found[tmp_path / "RESULTS.md"]
+    assert f"[box](hardware/{MACHINE}/RESULTS.md) | Test CPU | 16 GiB | 1 | 0 | 3 | 0 |" in index
+    assert "%" not in index, "no rate stands where machines are beside each other"
+
+
+def test_a_checkout_without_results_has_an_index_that_says_so(tmp_path: Path) -> None:
+    (text,) = pages.results_files(tmp_path).values()
+    assert "No machine has recorded a trial yet" in text
+
+
+def test_case_17_a_broken_line_names_file_and_line(book: Book, tmp_path: Path) -> None:
+    book.trials(1)
+    written(tmp_path, MACHINE, book.rows)
+    path = tmp_path / "hardware" / MACHINE / pages.TRIALS
+    path.write_bytes(b'{"v":1,"kind":\n' + path.read_bytes())
+    with pytest.raises(LabError, match=r"trials\.jsonl:1:"):
+        pages.results_files(tmp_path)
