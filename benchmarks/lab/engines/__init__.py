@@ -7,11 +7,13 @@ from typing import Final
 
 from benchmarks.lab.engines.base import Engine
 from benchmarks.lab.engines.embedded import EmbeddedEngine
+from benchmarks.lab.engines.openai import OpenAIEngine
 from benchmarks.lab.engines.scripted.engine import ScriptedEngine
 from benchmarks.lab.errors import UsageError
 
 ENGINES: Final[Mapping[str, Engine]] = {
     "embedded": EmbeddedEngine(),
+    "openai": OpenAIEngine(),
     "scripted": ScriptedEngine(),
 }
 

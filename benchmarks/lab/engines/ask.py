@@ -38,11 +38,12 @@ class Server(Record, frozen=True, kw_only=True):
     base_url: str
     who: str
     api_key: str | None = None
+    seconds: float = ANSWER_SECONDS
 
-    def client(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
+    def client(self, seconds: float | None = None) -> httpx.Client:
         """A client that ignores the operator's proxies: the server is asked directly."""
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return httpx.Client(base_url=self.base_url, timeout=seconds, headers=headers, trust_env=False)
+        return httpx.Client(base_url=self.base_url, timeout=seconds or self.seconds, headers=headers, trust_env=False)
 
 
 class Readiness(Record, frozen=True, kw_only=True):
@@ -73,6 +74,15 @@ def get_json(client: httpx.Client, server: Server, path: str) -> Any:
             f"{server.who}: {server.base_url} answers /v1/models with {_kind(reply)} instead of JSON, so it is no "
             "model server; correct the port or the path"
         ) from None
+
+
+def post_json(client: httpx.Client, server: Server, path: str, body: Mapping[str, Any]) -> Any:
+    """The JSON answered to a POST, or None if the server has no such route."""
+    reply = _sent(server, lambda: client.post(path, json=body))
+    try:
+        return reply.json() if reply.status_code == 200 else None
+    except ValueError:
+        return None
 
 
 def wait_ready(server: Server, model: str, dialect: Dialect, seconds: float, alive: Callable[[], bool]) -> Readiness:
