@@ -20,14 +20,26 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.lab.errors import LabError
 
+Lines = Iterator[str]
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(LabError):
     """There was no room for a write; what was there before is unchanged."""
+
+
+def void_reason(error: BaseException) -> Literal["disk_full", "harness_error"]:
+    """Which of the ledger's reasons an unexpected error stands for, looking at what caused it, too."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DiskFull) or (isinstance(cause, OSError) and cause.errno in _DISK_FULL):
+            return "disk_full"
+        cause = cause.__cause__ or cause.__context__
+    return "harness_error"
 
 
 # ---- writing ----
@@ -201,7 +213,7 @@ def tree_bytes(root: Path, budget_entries: int) -> int:
     return total
 
 
-def lines(path: Path, max_line: int) -> Iterator[str]:
+def lines(path: Path, max_line: int = 1 << 20) -> Lines:
     """Lines of a file without their newlines, undecodable bytes replaced; of a longer line the first `max_line` bytes.
 
     Memory stays bounded whatever the file holds.
@@ -212,6 +224,22 @@ def lines(path: Path, max_line: int) -> Iterator[str]:
             while not line.endswith(b"\n") and (line := file.readline(1 << 16)):
                 pass  # the rest of a line that is too long
             yield cut.removesuffix(b"\n")[:max_line].decode("utf-8", "replace")
+
+
+def find_suffix(root: Path, suffix: str, budget_entries: int = 100_000) -> tuple[Path, ...]:
+    """Files below `root` whose path ends in the relative path `suffix`, whole names; links are not followed.
+
+    Looks at no more than `budget_entries` entries, and passes over what may not be read.
+    """
+    wanted = Path(suffix).parts
+    seen, found = 0, []
+    for folder, _, names in os.walk(root):
+        seen += 1 + len(names)
+        if wanted[-1] in names and (Path(folder) / wanted[-1]).parts[-len(wanted) :] == wanted:
+            found.append(Path(folder) / wanted[-1])
+        if seen > budget_entries:
+            break
+    return tuple(found)
 
 
 # ---- removing ----

@@ -81,17 +81,18 @@ def clocks() -> Clocks:
     return Clocks(monotonic=time.monotonic(), wall=time.time(), boottime=boottime)
 
 
-def slept(before: Clocks, after: Clocks) -> float | None:
-    """Seconds the machine slept between two readings; None if no clock here tells."""
+def slept_between(before: Clocks, after: Clocks) -> float:
+    """Seconds the machine slept between two readings; without a boot clock, by how far the wall clock ran ahead."""
+    ran = after.monotonic - before.monotonic
     if before.boottime is None or after.boottime is None:
-        return None
-    return max(0.0, (after.boottime - before.boottime) - (after.monotonic - before.monotonic))
+        return max(0.0, (after.wall - before.wall) - ran)
+    return max(0.0, (after.boottime - before.boottime) - ran)
 
 
 def wall_jump(before: Clocks, after: Clocks) -> float:
     """Seconds by which somebody set the wall clock between two readings (negative: back); sleep is not counted."""
-    ran = after.monotonic - before.monotonic + (slept(before, after) or 0.0)
-    return (after.wall - before.wall) - ran
+    ran = after.monotonic - before.monotonic
+    return (after.wall - before.wall) - ran - slept_between(before, after)
 
 
 # ---- trees ----
@@ -101,29 +102,29 @@ class ProcessTree:
     """All processes that come from `root`, found again at every look.
 
     `marker` is the trial id in LOCAL_LAB_TRIAL; None: by descent alone (enough where a pid namespace holds them).
-    `root` itself belongs to the tree unless `with_root` is False. The calling process never does.
+    `root` itself belongs to the tree unless `with_root` is False; None: there is only the marker. The calling process
+    never belongs to it. May be used by several threads.
     """
 
-    def __init__(self, root: int, marker: str | None = None, *, with_root: bool = True) -> None:
+    def __init__(self, root: int | None, marker: str | None = None, *, with_root: bool = True) -> None:
         self._root = root
         self._with_root = with_root
         self._marker = f"{MARKER}={marker}".encode() if marker is not None else None
-        self._session = root if marker is not None and _session(root) == root else None
+        self._session = root if marker is not None and root is not None and _session(root) == root else None
         self._known: dict[int, psutil.Process] = {}
-        with contextlib.suppress(psutil.Error):
-            self._known[root] = psutil.Process(root)
+        self._lock = threading.Lock()
+        if root is not None:
+            self._learn({root})
 
     def members(self, *, whole: bool = True) -> tuple[psutil.Process, ...]:
         """The living members. `whole=False` looks at descendants and known members only, which is much cheaper."""
-        self._known = {pid: process for pid, process in self._known.items() if _alive(process)}
-        found = _descendants(self._known)
-        if whole and self._marker is not None:
-            found |= _descendants(self._marked())
-        found.discard(os.getpid())
-        for pid in found - self._known.keys():
-            with contextlib.suppress(psutil.Error):
-                self._known[pid] = psutil.Process(pid)
-        return tuple(process for pid, process in self._known.items() if self._with_root or pid != self._root)
+        with self._lock:
+            self._known = {pid: process for pid, process in self._known.items() if _alive(process)}
+            found = _descendants(self._known)
+            if whole and self._marker is not None:
+                found |= _descendants(self._marked())
+            self._learn(found - {os.getpid()} - self._known.keys())
+            return tuple(process for pid, process in self._known.items() if self._with_root or pid != self._root)
 
     def sample(self, *, whole: bool = False) -> Sample:
         """Memory and number of the living members."""
@@ -136,6 +137,11 @@ class ProcessTree:
                 shared = max(shared, common)
                 count += 1
         return Sample(memory_bytes=own + shared, processes=count)
+
+    def _learn(self, pids: set[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                self._known[pid] = psutil.Process(pid)
 
     def _marked(self) -> set[int]:
         pids = psutil.pids()
@@ -329,11 +335,12 @@ class Pump:
         """Wait up to `timeout` seconds for the end of the stream, then stop. False: somebody still holds it open."""
         self._thread.join(timeout)
         ended = not self._thread.is_alive()
-        os.close(self._stopper)
-        self._thread.join()
-        for descriptor in (self._descriptor, self._stop):
-            os.close(descriptor)
-        self._file.close()
+        if not self._file.closed:
+            os.close(self._stopper)
+            self._thread.join()
+            for descriptor in (self._descriptor, self._stop):
+                os.close(descriptor)
+            self._file.close()
         return ended
 
     def _carry(self) -> None:

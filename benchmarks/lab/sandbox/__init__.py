@@ -24,7 +24,7 @@ from benchmarks.lab.sandbox import bare, bwrap, seatbelt
 from benchmarks.lab.sandbox.running import Box, Running
 from benchmarks.lab.sandbox.spec import Limits, SandboxSpec
 
-__all__ = ["Box", "Limits", "Running", "SandboxSpec", "Stray", "choose", "exposed", "hidden", "open_box"]
+__all__ = ["Box", "Limits", "Running", "SandboxSpec", "Stray", "choose", "exposed", "open_box"]
 
 _OPEN: dict[Isolation, Callable[[SandboxSpec], AbstractContextManager[Box]]] = {
     "bwrap": bwrap.open_box,
@@ -60,11 +60,13 @@ def open_box(spec: SandboxSpec) -> Iterator[Box]:
         yield box
 
 
-def exposed(spec: SandboxSpec) -> tuple[Path, ...]:
-    """Host folders a client can read besides its workspace and home; an answer must not lie in any of them."""
-    return bwrap.exposed(spec) if spec.isolation == "bwrap" else (Path("/usr"), *spec.readonly)
+def exposed(isolation: Isolation) -> tuple[Path, ...]:
+    """Host folders that a client can read besides workspace, home and `spec.readonly`; no answer may lie in them.
 
-
-def hidden(spec: SandboxSpec) -> tuple[Path, ...]:
-    """Folders below `exposed` that look empty from inside all the same."""
-    return bwrap.hidden(spec) if spec.isolation == "bwrap" else ()
+    With `none` everything is readable and this is only where programs and their packages usually are.
+    """
+    if isolation == "bwrap":
+        return bwrap.exposed()
+    if isolation == "seatbelt":
+        return tuple(path for path in map(Path, seatbelt.SYSTEM) if path.exists())
+    return (Path("/usr"), Path(sys.base_prefix))

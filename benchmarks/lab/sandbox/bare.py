@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.lab import fsio
 from benchmarks.lab.errors import LabError
-from benchmarks.lab.proc import ProcessTree
+from benchmarks.lab.proc import MARKER, ProcessTree
 from benchmarks.lab.sandbox.running import Box, End, Process, Stdio
 from benchmarks.lab.sandbox.spec import SandboxSpec, base_env
 
@@ -70,6 +70,7 @@ class _Client:
     """A client as a child of this program, as `running.Process` wants it."""
 
     def __init__(self, spec: SandboxSpec, argv: Sequence[str], env: Mapping[str, str], stdio: Stdio) -> None:
+        self._watchdog = _start_watchdog(spec.trial_id)
         limited = ["/bin/sh", "-c", f'ulimit -c 0 -f {spec.limits.file_bytes // _BLOCK}; exec "$@"', "sh", *argv]
         try:
             self._process = subprocess.Popen(
@@ -82,10 +83,11 @@ class _Client:
                 start_new_session=True,
             )
         except OSError as problem:
+            self.finish()
             raise LabError(f"Cannot start {argv[0]}: {problem.strerror}.") from problem
         self.pid = self._process.pid
         self.tree = ProcessTree(self.pid, spec.trial_id)
-        self._watchdog = _start_watchdog(self.pid, spec.trial_id)
+        _tell(self._watchdog, self.pid)
 
     def fileno(self) -> int | None:
         return None
@@ -110,20 +112,29 @@ _WATCHDOG = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from benchmarks.lab.proc import ProcessTree, end_tree
-tree = ProcessTree(int(sys.argv[2]), sys.argv[3])
+root = sys.stdin.readline()
+tree = ProcessTree(int(root) if root else None, sys.argv[2])
 sys.stdin.read()
 end_tree(tree, 0)
 """
 
 
-def _start_watchdog(pid: int, trial_id: str) -> subprocess.Popen[bytes]:
-    """A process that waits for the end of this one (its stdin closes) and then kills the client's tree."""
-    environment = {name: value for name, value in os.environ.items() if name != "LOCAL_LAB_TRIAL"}
+def _start_watchdog(trial_id: str) -> subprocess.Popen[bytes]:
+    """A process that waits for the end of this one (its stdin closes) and then kills the client's tree.
+
+    It begins before the client, so that there is no moment in which the client has none.
+    """
     return subprocess.Popen(
-        [sys.executable, "-c", _WATCHDOG, str(_CHECKOUT), str(pid), trial_id],
+        [sys.executable, "-c", _WATCHDOG, str(_CHECKOUT), trial_id],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=environment,
+        env={name: value for name, value in os.environ.items() if name != MARKER},
         start_new_session=True,
     )
+
+
+def _tell(watchdog: subprocess.Popen[bytes], pid: int) -> None:
+    if watchdog.stdin is not None:
+        watchdog.stdin.write(f"{pid}\n".encode())
+        watchdog.stdin.flush()

@@ -87,22 +87,34 @@ def find() -> Bwrap:
     raise Refused(f"No sandbox works here ({why}): {CURE}.")
 
 
-def exposed(spec: SandboxSpec) -> tuple[Path, ...]:
-    """Every host folder that can be read inside, apart from workspace, home, /etc and the start script."""
-    system = [Path("/usr"), *(Path(path) for path in _SYSTEM if Path(path).is_dir() and not Path(path).is_symlink())]
-    return tuple(dict.fromkeys([*system, *spec.readonly, *_python_folders()]))
+def exposed() -> tuple[Path, ...]:
+    """Host folders and files that every box shows, apart from some of /etc; what is hidden below them is left out."""
+    system = [Path("/usr"), *(path for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink())]
+    empty = _package_folders()
+    return tuple(shown for path in (*system, *_python_folders()) for shown in _without(path, empty))
 
 
-def hidden(spec: SandboxSpec) -> tuple[Path, ...]:
-    """Folders below the exposed ones that are empty inside, unless `spec.readonly` asks for them or what is in them."""
-    found = [
-        folder
-        for root in (Path("/usr"), Path("/usr/local"), _base())
-        for pattern in _PACKAGES
-        for folder in sorted(root.glob(pattern))
-        if folder.is_dir() and not folder.is_symlink()
-    ]
-    return tuple(folder for folder in dict.fromkeys(found) if not any(_below(path, folder) for path in spec.readonly))
+def _without(path: Path, empty: Sequence[Path]) -> Iterator[Path]:
+    """The path, or the parts of it that remain when the `empty` ones are taken out."""
+    if path in empty:
+        return
+    if any(path in folder.parents for folder in empty):
+        for child in sorted(path.iterdir()):
+            yield from _without(child, empty)
+    else:
+        yield path
+
+
+def _hidden(spec: SandboxSpec) -> list[Path]:
+    """Folders that are empty inside, unless `spec.readonly` asks for them or for something in them."""
+    return [folder for folder in _package_folders() if not any(_below(path, folder) for path in spec.readonly)]
+
+
+def _package_folders() -> list[Path]:
+    """Where the system's Pythons keep installed packages; an answer may lie in them, and no client needs them."""
+    roots = dict.fromkeys([Path("/usr"), Path("/usr/local"), _base()])
+    found = (folder for root in roots for pattern in _PACKAGES for folder in sorted(root.glob(pattern)))
+    return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
 
 
 @contextlib.contextmanager
@@ -224,7 +236,7 @@ def _mounts(spec: SandboxSpec, texts: Mapping[str, int]) -> list[str]:
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"),
         *("--bind", str(spec.home), HOME, "--bind", str(spec.workspace), f"{WORK}/{spec.workspace.name}"),
         *_read_only(dict.fromkeys([*_python_folders(), *spec.readonly])),
-        *(word for path in hidden(spec) for word in ("--tmpfs", str(path), "--remount-ro", str(path))),
+        *(word for path in _hidden(spec) for word in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *("--ro-bind", inside.__file__, _INIT, "--remount-ro", "/"),
     ]
 
@@ -264,14 +276,15 @@ class _FirstProcess:
         self._problems = problems
         self._buffer = b""
         self._handed: list[int] = []
+        self._pidfds: list[int] = []
         control.settimeout(_READY_SECONDS)
         words = self.hear().split(" ", 3)
         if words[0] != "ready":
             raise LabError(f"The sandbox did not open: {' '.join(words)}.")
-        self._pidfd = self.take()
+        self._pidfd = self._take_pidfd()
         self.pid = pid_of(self._pidfd)
-        self.listener = socket.socket(fileno=self.take()) if words[1] == "1" else None
-        self.egress = EgressLog(socket.socket(fileno=self.take())) if words[2] == "1" else None
+        self.listener = socket.socket(fileno=self._handed.pop(0)) if words[1] == "1" else None
+        self.egress = EgressLog(socket.socket(fileno=self._handed.pop(0))) if words[2] == "1" else None
 
     def hear(self) -> str:
         """The next line; raises LabError with bwrap's own words if there is none. BlockingIOError: not yet."""
@@ -289,10 +302,6 @@ class _FirstProcess:
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line.decode()
 
-    def take(self) -> int:
-        """The next descriptor that was handed out; it is the caller's from now on."""
-        return self._handed.pop(0)
-
     def launch(self, spec: SandboxSpec, argv: Sequence[str], env: Mapping[str, str], stdio: Stdio) -> _Client:
         """Have the client started with these three descriptors."""
         numbers = (spec.limits.file_bytes, thread_limit(spec.limits), len(argv))
@@ -304,7 +313,7 @@ class _FirstProcess:
         if state != "started":
             raise LabError(f"Cannot start {argv[0]} in the sandbox: {why}.")
         self.control.setblocking(False)
-        return _Client(self, self.take())
+        return _Client(self, self._take_pidfd())
 
     def finish(self) -> None:
         """Kill pid 1; its end ends every process in the box, and bwrap outside returns after the last of them."""
@@ -323,8 +332,12 @@ class _FirstProcess:
             self.listener.close()
         if self.egress is not None:
             self.egress.packets.close()
-        for descriptor in (self._pidfd, *self._handed):
+        for descriptor in (*self._pidfds, *self._handed):
             os.close(descriptor)
+
+    def _take_pidfd(self) -> int:
+        self._pidfds.append(self._handed.pop(0))
+        return self._pidfds[-1]
 
     def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -361,7 +374,6 @@ class _Client:
 
     def finish(self) -> None:
         self._first.finish()
-        os.close(self._pidfd)
 
 
 def pid_of(pidfd: int) -> int:

@@ -78,7 +78,8 @@ class Running:
         self._peak = 0
         self._disk = 0
         self._over: Literal["memory", "disk", "processes"] | None = None
-        self._stop, self._stopper = os.pipe()
+        self._stop, stopper = os.pipe()
+        self._stopper: int | None = stopper
         self._watcher = threading.Thread(target=self._watch, name=f"watch {spec.trial_id}", daemon=True)
         self._watcher.start()
 
@@ -157,9 +158,11 @@ class Running:
         self._process.finish()
         for pump in self._pumps:
             pump.finish(1.0)
-        os.close(self._stopper)
-        self._watcher.join()
-        os.close(self._stop)
+        if self._stopper is not None:
+            os.close(self._stopper)
+            self._stopper = None
+            self._watcher.join()
+            os.close(self._stop)
         return strays
 
     # ---- the watching thread ----

@@ -18,7 +18,7 @@ from benchmarks.lab.sandbox.running import Box
 from benchmarks.lab.sandbox.spec import SandboxSpec
 
 PROGRAM = Path("/usr/bin/sandbox-exec")
-_SYSTEM = (
+SYSTEM = (
     "/System",
     "/usr",
     "/bin",
@@ -44,7 +44,7 @@ def open_box(spec: SandboxSpec) -> Iterator[Box]:
 
 def profile(spec: SandboxSpec, temporary: Path, port: int | None) -> str:
     """The profile as text; `port` None: no network at all."""
-    readable = [*map(Path, _SYSTEM), *spec.readonly]
+    readable = [*map(Path, SYSTEM), *spec.readonly]
     writable = [spec.workspace, spec.home, temporary]
     rules = [
         "(version 1)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.lab.model import Isolation, Record
+from benchmarks.lab.proc import MARKER
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
-MARKER = "LOCAL_LAB_TRIAL"
 
 
 class Limits(Record, frozen=True, kw_only=True):
