@@ -148,7 +148,7 @@ class _Loader(yaml.SafeLoader):
 
 def _read(file: Path, kind: type[_R]) -> _R:
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+        data = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except yaml.MarkedYAMLError as failure:
         line = failure.problem_mark.line + 1 if failure.problem_mark else 1
         raise UsageError(f"{file}:{line}: {failure.problem}") from failure

@@ -83,7 +83,15 @@ def _build(target: Target, interpreter: Path, folder: Path) -> None:
     try:
         run([uv, "venv", "--quiet", "--no-project", "--no-config", "--python", interpreter, folder])
         # Links into uv's cache would let a write to one environment reach all others.
-        options = ["--quiet", "--python", python, "--no-deps", "--link-mode", "copy", "--compile-bytecode"]
+        options: list[str | Path] = [
+            "--quiet",
+            "--python",
+            python,
+            "--no-deps",
+            "--link-mode",
+            "copy",
+            "--compile-bytecode",
+        ]
         pins = "\n".join(target.requires).encode()
         run([uv, "pip", "install", *options, "--requirements", "-"], cwd=folder, stdin=pins)
         run([uv, "pip", "check", "--python", python], cwd=folder)

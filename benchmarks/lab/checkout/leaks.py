@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import stat
 import sys
@@ -47,7 +48,7 @@ class Leak(Record, frozen=True, kw_only=True):
 
 
 class Needles(Record, frozen=True, kw_only=True):
-    """What to look for: lines of the body that its own excised tree does not hold, and the modules it was taken from."""
+    """What to look for: lines of the body that its own excised tree does not hold, and the modules it comes from."""
 
     task: str
     lines: tuple[bytes, ...]
@@ -253,11 +254,11 @@ def _members(path: str, file: IO[bytes], start: bytes) -> Iterator[tuple[str, IO
             for info in archive.infolist():
                 with archive.open(info) as member:
                     yield info.filename, member
-    elif start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")) and ".tar" in path or path.endswith(".tgz"):
+    elif path.endswith((".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar")):
         with tarfile.open(fileobj=file) as packed:
             for entry in packed:
                 if entry.isfile() and (content := packed.extractfile(entry)):
                     yield entry.name, content
     elif start.startswith(b"\x1f\x8b"):
-        with gzip.open(file) as content:
-            yield "", content  # type: ignore[misc]
+        with io.BufferedReader(gzip.GzipFile(fileobj=file)) as unpacked:
+            yield "", unpacked

@@ -20,9 +20,10 @@ from benchmarks.lab.model import Checkout, Patch
 FILE_LIMIT: Final = 4 << 20
 ENTRIES_LIMIT: Final = 50_000
 LISTED_LIMIT: Final = 100
-_TEST_NAMES: Final = frozenset(
-    "conftest.py pytest.ini tox.ini setup.cfg pyproject.toml sitecustomize.py usercustomize.py .coveragerc".split()
-)
+_TEST_NAMES: Final = {"conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc"} | {
+    "sitecustomize.py",
+    "usercustomize.py",
+}
 
 
 class Unreadable(Exception):
@@ -136,7 +137,7 @@ def _touched(before_root: Path, checkout: Checkout) -> tuple[list[str], list[str
 
 
 def _entries(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(relative path, lstat) of everything below `root` but folders, git's own and caches; what cannot be listed is left."""
+    """(relative path, lstat) of all below `root` but folders, git's own and caches; what cannot be listed is left."""
     stack = [""]
     while stack:
         folder = stack.pop()

@@ -3,10 +3,10 @@
 Kinds: `pypi` (the sdist), `git` (a bare clone), `path` (a person's own repository: read through git's objects, never
 checked out, never written to). Everything fetched is kept by digest, so a second run needs no network.
 
-How an sdist is found: `uv pip compile --format pylock.toml` names the file's address and digest. uv is the one tool that
-is always there and it reads the person's index settings (UV_INDEX, uv.toml, mirrors, keyring), so nothing here knows an
-index. `pip download` was not chosen: pip may be missing, and for sdists it builds the package's metadata, running its
-code and fetching its build tools. The file itself is fetched by httpx, which honours the usual proxy variables.
+How an sdist is found: `uv pip compile --format pylock.toml` names the file's address and digest. uv is the one tool
+that is always there, and it reads the person's index settings (UV_INDEX, uv.toml, mirrors, keyring), so nothing here
+knows an index. `pip download` was not chosen: pip may be missing, and for an sdist it builds the package's metadata,
+running its code and fetching its build tools. The file itself comes by httpx, which honours the proxy variables.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _unpack(archive: Path, tree: Path) -> None:
 
 
 def _blobs(repository: Path, commit: str) -> Iterator[tuple[str, bytes, bytes]]:
-    """(mode, name, content) of every file of a commit, as stored: no attribute, filter or line-end conversion applies."""
+    """(mode, name, content) of every file of a commit, as stored: no attribute, filter or line-end rule applies."""
     listed = [row.partition(b"\t") for row in git("ls-tree", "-r", "-z", commit, cwd=repository).split(b"\0") if row]
     files = [(*head.split()[::2], name) for head, _, name in listed]
     wanted = b"\n".join(oid for mode, oid, _ in files if mode != b"160000")

@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -21,7 +20,7 @@ import msgspec
 
 from benchmarks.lab.checkout.commands import git
 from benchmarks.lab.checkout.environment import prove
-from benchmarks.lab.checkout.sources import export, source_state, tree_digest
+from benchmarks.lab.checkout.sources import export, source_state
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.excise import Excised, excise
 from benchmarks.lab.model import Checkout, Environment, Target, Task
@@ -30,9 +29,8 @@ from benchmarks.lab.text import count
 
 PROMPT_VERSION: Final = "v1"
 _LAYOUT: Final = "1"  # raise it when an excised tree of the same task would come out differently
-CACHES: Final = frozenset(
-    "__pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox .nox .eggs .cache .venv venv node_modules".split()
-)
+_TOOL_CACHES: Final = {".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".eggs", ".cache"}
+CACHES: Final = _TOOL_CACHES | {"__pycache__", ".venv", "venv", "node_modules"}
 _COMMIT_ENV: Final = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
@@ -182,18 +180,3 @@ def _prompt(target: Target, task: Task, made: ExcisedTree, python: str) -> str:
 
 
 def _nothing(_: str) -> None: ...
-
-
-__all__: Final = [
-    "CACHES",
-    "ExcisedTree",
-    "commit_all",
-    "copy_excised",
-    "copy_tree",
-    "excised_tree",
-    "is_cache",
-    "prepare",
-    "suite_command",
-    "tree_digest",
-]
-_Say = Callable[[str], None]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.lab.checkout import prepare
 from benchmarks.lab.judge.run import judge
-from benchmarks.lab.model import Checkout, Environment, Isolation, Judgement, Record, Target, Task
+from benchmarks.lab.model import Environment, Isolation, Judgement, Record, Target, Task
 from benchmarks.lab.text import count, listing
 
 
@@ -39,47 +39,46 @@ def controls(target: Target, task: Task, environment: Environment, work: Path, i
     """Run both controls of a task through the path that trials take; `work` is made and left with the two logs."""
     work.mkdir(parents=True, exist_ok=True)
     checkout = prepare(target, task, environment, work / "workspace")
-    excised = _control(checkout, "excised", {}, task.fail_to_pass, isolation, work)
+    excised = judge(checkout, {}, task.fail_to_pass, isolation, work / "judge", work / "excised.log")
     kept = [test for test, outcome in excised.outcomes.items() if outcome == "passed"]
-    gold = _control(checkout, "gold", dict(checkout.solution), task.fail_to_pass, isolation, work)
+    gold = judge(checkout, checkout.solution, task.fail_to_pass, isolation, work / "judge", work / "gold.log")
     stays = [test for test in kept if gold.outcomes.get(test) == "passed"]
     required = tuple(dict.fromkeys([*task.fail_to_pass, *stays]))
     why = objection(task, gold, excised)
     return ControlPair(gold=gold, excised=excised, required=required, admissible=why is None, why=why)
 
 
-def _control(
-    checkout: Checkout,
-    name: str,
-    files: dict[str, bytes | None],
-    required: Sequence[str],
-    isolation: Isolation,
-    work: Path,
-) -> Judgement:
-    return judge(checkout, files, required, isolation, work / f"judge-{name}", work / f"{name}.log")
-
-
 def objection(task: Task, gold: Judgement, excised: Judgement) -> str | None:
     """One sentence why this pair of controls makes the task inadmissible, or None."""
-    file = f"{task.id}.yaml"
-    for name, run in (("gold", gold), ("excised", excised)):
-        if run.ended_by != "suite":
-            return f"{file}: the suite of the {name} control did not end by itself ({run.ended_by}), see its log"
-        if run.forged:
-            return f"{file}: the {name} control reports a test as passed that must fail; its results cannot be believed"
-    if gold.collected == 0:
-        return f"{file}: the suite collects no test with the original body in place"
-    if gold.passed == 0 and gold.skipped:
-        return f"{file}: the suite skips everything ({count(gold.skipped, 'test')}) with the original body in place"
-    if skipped := [test for test in task.fail_to_pass if gold.outcomes.get(test) == "skipped"]:
-        return f"{file}: fail_to_pass: {listing(skipped, 2)} is skipped with the original body in place"
-    if unknown := [test for test in task.fail_to_pass if test not in gold.outcomes]:
-        return f"{file}: fail_to_pass: {listing(unknown, 2)} is not among the tests that the suite runs"
-    if gold.missing:
-        return f"{file}: fail_to_pass: {listing(gold.missing, 2)} fails with the original body in place"
-    if unmoved := [test for test in task.fail_to_pass if excised.outcomes.get(test) == "passed"]:
-        return f"{file}: fail_to_pass: {listing(unmoved, 2)} passes without the body, so it cannot judge it"
+    reason = _unsound("gold", gold) or _unsound("excised", excised) or _gold_fails(task, gold)
+    if reason is None:
+        unmoved = [test for test in task.fail_to_pass if excised.outcomes.get(test) == "passed"]
+        reason = (
+            f"fail_to_pass: {listing(unmoved, 2)} passes without the body, so it cannot judge it" if unmoved else None
+        )
+    return f"{task.id}.yaml: {reason}" if reason else None
+
+
+def _unsound(name: str, run: Judgement) -> str | None:
+    if run.ended_by != "suite":
+        return f"the suite of the {name} control did not end by itself ({run.ended_by}), see its log"
+    if run.forged:
+        return f"the {name} control reports a test as passed that must fail; its results cannot be believed"
     return None
+
+
+def _gold_fails(task: Task, gold: Judgement) -> str | None:
+    there = "with the original body in place"
+    outcomes = [(test, gold.outcomes.get(test)) for test in task.fail_to_pass]
+    if gold.collected == 0:
+        return f"the suite collects no test {there}"
+    if gold.skipped and not gold.passed + gold.failed:
+        return f"the suite skips everything ({count(gold.skipped, 'test')}) {there}"
+    for wrong, says in ((None, "is not among the tests that the suite runs"), ("skipped", f"is skipped {there}")):
+        if tests := [test for test, outcome in outcomes if outcome == wrong]:
+            return f"fail_to_pass: {listing(tests, 2)} {says}"
+    failing = [test for test, outcome in outcomes if outcome != "passed"]
+    return f"fail_to_pass: {listing(failing, 2)} fails {there}" if failing else None
 
 
 def admit(run: Callable[[], ControlPair], n: int = 3) -> Admission:
@@ -87,7 +86,7 @@ def admit(run: Callable[[], ControlPair], n: int = 3) -> Admission:
     pairs = [run() for _ in range(n)]
     why = next((pair.why for pair in pairs if pair.why), None)
     rate, example = flake_rate([pair.gold for pair in pairs])
-    if rate > 0 and why is None or rate > 0 and any(pair.admissible for pair in pairs):
+    if rate > 0:
         why = f"the gold control flakes in {round(rate * n)} of {n} runs ({rate:.0%}), for instance {example}"
     return Admission(
         admissible=why is None,

@@ -90,7 +90,7 @@ def lab_canary_fails() -> None:
 
 def lab_canary_fails_unittest() -> None:
     """Must fail: an assertion of unittest."""
-    unittest.TestCase().assertEqual(1, 2)
+    unittest.TestCase().assertEqual(1, 2)  # noqa: PT009 (that it works is the point)
 
 
 def lab_canary_fails_raises() -> None:

@@ -6,33 +6,34 @@ printed text decide nothing; outcomes come from `plugin.py`. It knows no verdict
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from benchmarks.lab.checkout import copy_excised
-
+from benchmarks.lab.checkout.patch import Unreadable, read_inside
+from benchmarks.lab.fsio import remove_tree
 from benchmarks.lab.model import Checkout, Isolation, Judgement, Record
+from benchmarks.lab.sandbox import Limits, Running, SandboxSpec, open_box
 
 EndedBy = Literal["suite", "wall", "memory", "crash"]
 MEMORY_BYTES: Final = 4 << 30
+DISK_BYTES: Final = 1 << 30
 CANARY: Final = "lab_canary_"  # as in plugin.py, which only the judged interpreter may import
 MISSING_KEPT: Final = 50
 _OUTPUT_LIMIT: Final = 8 << 20
+_REPORT: Final = "outcomes"
+_REPORT_LIMIT: Final = 64 << 20
 _FIXED_ENV: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONNOUSERSITE": "1",
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
     "TZ": "UTC",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
@@ -49,7 +50,7 @@ class Reported(Record, frozen=True, kw_only=True):
     forged: bool
 
 
-def judge(
+def judge(  # noqa: PLR0917 (the contract's order)
     checkout: Checkout,
     patch_files: Mapping[str, bytes | None],
     required: Sequence[str],
@@ -69,10 +70,10 @@ def judge(
         copy_excised(checkout, tree)
         _lay(tree, {path: content for path, content in patch_files.items() if path in checkout.allowed})
         key = secrets.token_hex(16)
-        report, seconds, ended_by = _run(checkout, tree, work, key, isolation, log)
+        report, seconds, ended_by = _run(checkout, tree, key, isolation, log)
         reported = read_report(report, key)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        remove_tree(work)
     if ended_by == "suite" and not reported.complete:
         ended_by = "crash"
     return _judgement(reported, required, seconds, ended_by, log)
@@ -113,11 +114,11 @@ def suite_argv(checkout: Checkout) -> list[str]:
     return [str(checkout.environment.python), *suite[:after], *options, *suite[after:]]
 
 
-def read_report(file: Path, key: str) -> Reported:
+def read_report(report: bytes, key: str) -> Reported:
     """Read the plugin's lines; a line that does not carry the chain on, or a canary that passed, makes it forged."""
     phases: dict[str, list[Mapping[str, Any]]] = {}
     collected, complete, chained = 0, False, True
-    for line in _chained(file, key):
+    for line in _chained(report, key):
         if line is None:
             chained = False
             break
@@ -137,18 +138,16 @@ def read_report(file: Path, key: str) -> Reported:
     )
 
 
-def _chained(file: Path, key: str) -> Iterator[dict[str, Any] | None]:
+def _chained(report: bytes, key: str) -> Iterator[dict[str, Any] | None]:
+    """The lines whose digest carries the chain on; None for the first that does not, and nothing after it."""
     chain = b""
-    if not file.is_file():
-        return
-    with file.open("rb") as lines:
-        for row in lines:
-            signature, _, line = row.rstrip(b"\n").partition(b" ")
-            chain = hmac.digest(key.encode(), chain + line, hashlib.sha256().name)
-            if signature != chain.hex().encode():
-                yield None
-                return
-            yield json.loads(line)
+    for row in report.splitlines():
+        signature, _, line = row.partition(b" ")
+        chain = hmac.digest(key.encode(), chain + line, "sha256")
+        if signature != chain.hex().encode():
+            yield None
+            return
+        yield json.loads(line)
 
 
 def _outcome(phases: Sequence[Mapping[str, Any]]) -> str:
@@ -164,41 +163,44 @@ def _outcome(phases: Sequence[Mapping[str, Any]]) -> str:
     return str(call["outcome"])
 
 
-def _run(
-    checkout: Checkout, tree: Path, work: Path, key: str, isolation: Isolation, log: Path
-) -> tuple[Path, float, EndedBy]:
-    plugin, home = work / "plugin", work / "home"
-    plugin.mkdir()
+def _run(checkout: Checkout, tree: Path, key: str, isolation: Isolation, log: Path) -> tuple[bytes, float, EndedBy]:
+    """Run the suite in a box; returns (the plugin's report, seconds, what ended it)."""
+    plugin, home = tree.parent / "plugin", tree.parent / "home"
     home.mkdir()
-    source = Path(__file__).with_name("plugin.py")
-    shutil.copyfile(source, plugin / "lab_report.py")
-    report = home / "outcomes"
-    roots = [str(tree / root) for root in checkout.target.source_roots]
-    env = {
-        **_FIXED_ENV,
-        "PYTHONPATH": os.pathsep.join([str(plugin), *roots]),
-        "LOCAL_LAB_JUDGE_KEY": key,
-        "LOCAL_LAB_JUDGE_FILE": str(report),
-        "HOME": str(home),
-        "PATH": f"{checkout.environment.python.parent}:{os.defpath}",
-    }
+    plugin.mkdir()
+    shutil.copyfile(Path(__file__).with_name("plugin.py"), plugin / "lab_report.py")
+    python = checkout.environment.python
+    spec = SandboxSpec(
+        isolation=isolation,
+        workspace=tree,
+        home=home,
+        readonly=(*checkout.environment.readonly, plugin),
+        network=False,
+        limits=Limits(memory_bytes=MEMORY_BYTES, disk_bytes=DISK_BYTES),
+        trial_id=f"judge-{secrets.token_hex(8)}",
+        path=(python.parent,),
+    )
     log.parent.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            suite_argv(checkout),
-            cwd=tree,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            process.wait(checkout.target.suite_seconds)
-            ended_by: EndedBy = "suite"
-        except subprocess.TimeoutExpired:
-            ended_by = "wall"
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return report, time.monotonic() - start, ended_by
+    with open_box(spec) as box:
+        roots = [f"{box.workspace}/{root}" for root in checkout.target.source_roots]
+        secret = {"LOCAL_LAB_JUDGE_KEY": key, "LOCAL_LAB_JUDGE_FILE": f"{box.home}/{_REPORT}"}
+        env = {**_FIXED_ENV, **secret, "PYTHONPATH": os.pathsep.join([str(plugin), *roots])}
+        start = time.monotonic()
+        running = box.start(suite_argv(checkout), env, None, log, log.with_suffix(".err"), _OUTPUT_LIMIT)
+        ended_by = _wait(running, start + checkout.target.suite_seconds)
+        seconds = (running.ended_at or time.monotonic()) - start
+        running.end(0)
+    try:
+        report = read_inside(home, _REPORT, _REPORT_LIMIT)
+    except Unreadable:
+        report = None
+    return report or b"", seconds, ended_by
+
+
+def _wait(running: Running, deadline: float) -> EndedBy:
+    while running.wait(0.1) is None:
+        if over := running.over_limit():
+            return "memory" if over == "memory" else "crash"
+        if time.monotonic() > deadline:
+            return "wall"
+    return "memory" if running.over_limit() == "memory" else "suite"
