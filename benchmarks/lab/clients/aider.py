@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.clients import transcript
+from benchmarks.lab.clients import _transcript as transcript
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
 
 _STATE: Final = "aider"
@@ -31,6 +31,7 @@ _FAILED: Final = re.compile(r"^litellm\.\w+(?:Error|Exception|Timeout)\b|^\w+Err
 _RETRYING: Final = re.compile(r"^Retrying in ")
 _MISFORMED: Final = re.compile(r"SEARCH/REPLACE blocks? failed|did not conform to the edit format|^The LLM did not")
 _APPLIED: Final = "Applied edit to "
+_LONGEST_ERROR: Final = 20  # lines
 _FACTORS: Final = {"": 1, "k": 1000, "M": 1_000_000}
 
 
@@ -96,19 +97,18 @@ def read(artifacts: Artifacts) -> ClientReport:
     return report
 
 
-def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Lines, where one that tells an error is joined with those it was wrapped into."""
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Lines, where one that tells an error is joined with those it was wrapped into (it wraps at 80 columns)."""
     telling: list[str] = []
     for line in lines:
-        if telling and line.strip() and len(telling) < 20:
+        wrapped = bool(line.strip()) and len(telling) < _LONGEST_ERROR
+        if telling and wrapped and not _FAILED.match(line) and not _RETRYING.match(line):
             telling.append(line.strip())
             continue
         if telling:
             yield " ".join(telling)
-            telling = []
-        if _FAILED.match(line):
-            telling = [line.strip()]
-        else:
+        telling = [line.strip()] if _FAILED.match(line) else []
+        if not telling:
             yield line
     if telling:
         yield " ".join(telling)

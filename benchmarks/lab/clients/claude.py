@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.clients import transcript
+from benchmarks.lab.clients import _transcript as transcript
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
 
 _HOME: Final = ".claude"

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.clients import transcript
+from benchmarks.lab.clients import _transcript as transcript
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
 
 _KEY: Final = "LOCAL_LAB_KEY"
@@ -39,7 +39,7 @@ def _config(spec: LaunchSpec) -> str:
     if endpoint.context is not None:
         settings["model_context_window"] = endpoint.context
     if spec.reasoning_effort is not None:
-        settings |= {"model_reasoning_effort": spec.reasoning_effort, "model_supports_reasoning_summaries": True}
+        settings["model_reasoning_effort"] = spec.reasoning_effort
     settings |= {"check_for_update_on_startup": False, "web_search": "disabled"}
     tables: dict[str, dict[str, object]] = {
         "analytics": {"enabled": False},

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.clients import transcript
+from benchmarks.lab.clients import _transcript as transcript
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
 
 _STATE: Final = "opencode"  # not `.opencode`, which it would take for a folder of configuration

@@ -1,0 +1,120 @@
+"""The stub agent as a client: a small program of our own, with which the harness is tested without node.
+
+`stub(plan)` makes a client that misbehaves as the plan says; the keys of a plan stand in `stub_agent.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from benchmarks.lab.clients import transcript
+from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
+
+_FOLDER: Final = ".stub"
+_PYTHON: Final = Path(sys.base_prefix) / "bin"  # the sandbox exposes this Python in any case
+
+
+def stub(plan: Mapping[str, Any] | None = None, name: str = "stub") -> Client:
+    """A client that runs the stub agent with this plan."""
+    return Client(
+        name=name,
+        dialects=("openai-chat", "anthropic-messages", "openai-responses"),
+        versions=("1", "2"),
+        pinned="1",
+        install=InstallRecipe(kind="none", bin=str(_PYTHON)),
+        version_argv=(),
+        launch=functools.partial(launch, plan=dict(plan or {})),
+        read=read,
+        notes=("not an agent to be ranked: it tests the harness",),
+    )
+
+
+def launch(spec: LaunchSpec, plan: Mapping[str, Any]) -> Launch:
+    """The program and its settings are put into the home; the prompt goes through stdin."""
+    settings = {
+        "base_url": spec.endpoint.base_url,
+        "dialect": spec.endpoint.dialect,
+        "model": spec.endpoint.model,
+        "cap": spec.endpoint.output_cap,
+        "session": spec.session_id,
+        "plan": dict(plan),
+    }
+    files = {f"{_FOLDER}/agent.py": _program(), f"{_FOLDER}/config.json": json.dumps(settings)}
+    argv = ("python3", "-I", f"{spec.home}/{_FOLDER}/agent.py")
+    return Launch(argv=argv, env={}, files=files, stdin=spec.prompt)
+
+
+def read(artifacts: Artifacts) -> ClientReport:
+    """What its events say."""
+    events = transcript.Events(artifacts.stdout())
+    report = ClientReport()
+    for event in events:
+        report = _take(report, event)
+    return transcript.noted(report, *events.notes())
+
+
+@functools.cache
+def _program() -> str:
+    return Path(__file__).with_name("stub_agent.py").read_text()
+
+
+def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
+    match event.get("type"):
+        case "start":
+            zero = ClientReport(turns=0, tool_calls=0, tool_errors=0, retries=0)
+            told = replace(
+                report, session_id=transcript.text(event, "session"), workspace=transcript.text(event, "cwd")
+            )
+            return transcript.filled(told, zero)
+        case "turn":
+            tokens = transcript.add_tokens(report.tokens, _tokens(transcript.at(event, "usage")))
+            return replace(report, turns=transcript.add(report.turns, 1), tokens=tokens)
+        case "tool":
+            bad = transcript.at(event, "exit") != 0
+            return replace(
+                report,
+                tool_calls=transcript.add(report.tool_calls, 1),
+                tool_errors=transcript.add(report.tool_errors, int(bad)),
+            )
+        case "retry":
+            return replace(report, retries=transcript.add(report.retries, 1))
+        case "error":
+            words = transcript.text(event, "message")
+            return replace(report, error=words, error_kind=transcript.error_kind(words))
+        case "end":
+            success = transcript.at(event, "success") is True
+            return replace(
+                report, terminal="success" if success else "error", final_message=transcript.text(event, "text")
+            )
+    return report
+
+
+def _tokens(usage: object) -> Tokens | None:
+    """It prints usage as the server told it, so each dialect's own names appear."""
+    if transcript.at(usage, "prompt_tokens") is not None:
+        return transcript.usage(
+            total=transcript.count(usage, "prompt_tokens"),
+            cached=transcript.count(usage, "prompt_tokens_details", "cached_tokens"),
+            output=transcript.count(usage, "completion_tokens"),
+        )
+    if transcript.at(usage, "cache_read_input_tokens") is not None:
+        return transcript.usage(
+            new=transcript.count(usage, "input_tokens"),
+            cached=transcript.count(usage, "cache_read_input_tokens"),
+            output=transcript.count(usage, "output_tokens"),
+        )
+    return transcript.usage(
+        total=transcript.count(usage, "input_tokens"),
+        cached=transcript.count(usage, "input_tokens_details", "cached_tokens"),
+        output=transcript.count(usage, "output_tokens"),
+    )
+
+
+STUB: Final = stub()
