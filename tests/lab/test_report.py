@@ -214,6 +214,14 @@ def test_many_pairs_need_more_than_one_pair_does(book: Book) -> None:
     assert first.adjusted > alone[0].adjusted
 
 
+def test_many_pairs_without_a_difference_share_a_sentence(book: Book) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        book.trials(2, 1, backend=name)
+    text = book.text()
+    assert text.count("o difference measured") == 1
+    assert "D and E (2/3 against 2/3)." in text
+
+
 def test_cells_without_a_common_task_are_not_compared(book: Book) -> None:
     book.trials(3, backend="a", task="t1")
     book.trials(0, 3, backend="b", task="t2")
@@ -280,7 +288,9 @@ def test_a_task_with_another_definition_is_another_task(book: Book) -> None:
     book.trials(0, 3, stamped={"task_digest": "cc" * 32})
     entries = figures.figures(only_section(book)).entries
     assert [(e.variant, e.k, e.n) for e in entries] == [("1", 3, 3), ("2", 0, 3)]
-    assert "definition 2" in book.text()
+    text = book.text()
+    assert "definition 2" in text
+    assert "boltons-slugify has 2 definitions, not pooled: they differ in task_digest." in text
 
 
 def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Book) -> None:
@@ -293,7 +303,7 @@ def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Boo
         ("unranked", ["embedded", "scripted"]),
     ]
     text = book.text()
-    assert "embedded × opencode<br>(demo)" in text
+    assert "× embedded × opencode<br>(demo)" in text
     assert "no ranking and no comparison" in text
     assert "adjusted p" not in text
 

@@ -103,7 +103,8 @@ def _plain(block: Block, width: int) -> str:
 def _plain_table(table: Table, width: int) -> str:
     head = "\n".join(wrap(f"{table.title} ({table.of})" if table.of else table.title, width))
     body = _grid(table) if sum(_widths(table)) + GAP * (len(table.columns) - 1) <= width else _listed(table)
-    return "\n".join((head, *body, *("\n".join(wrap(note, width)) for note in table.notes)))
+    notes = ["\n".join(wrap(note, width)) for note in table.notes]
+    return "\n".join((head, *body, *([""] if notes else []), *notes))
 
 
 def _widths(table: Table) -> list[int]:

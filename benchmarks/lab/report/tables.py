@@ -11,11 +11,12 @@ from itertools import pairwise
 from benchmarks.lab import series
 from benchmarks.lab.report import words
 from benchmarks.lab.report.blocks import Block, Bullets, Heading, Paragraph, Table
-from benchmarks.lab.report.figures import Comparison, Entry, Figures, Tally, figures
+from benchmarks.lab.report.figures import CLAIM, Comparison, Entry, Figures, Tally, figures
 from benchmarks.lab.report.gather import Column, Evidence, Section, Trial
 from benchmarks.lab.text import count, listing, shorten
 
 MATRIX_WIDTH = 4  # columns of cells in one per-task table; more cells make more tables
+PAIRS_APART = 6  # pairs without a difference that get a sentence each
 
 WHO_SAYS = {
     "measured": "Cells are listed by name: their order ranks nothing.",
@@ -60,9 +61,10 @@ def _intro(section: Section, found: Figures) -> str:
     if not section.latest:
         said.append("Newer series of the same cells stand above; rows are not pooled across series.")
     if found.screening:
+        which = "All cells" if len(found.screening) == len(section.columns) else listing(found.screening, 26)
         said.append(
-            f"{listing(found.screening, 26)}: at most three counted trials of each task, a screening run: "
-            "it shows what to measure, and decides little."
+            f"{which}: at most three counted trials of each task, a screening run: it shows what to measure and "
+            "decides little."
         )
     shared = {name: section.shared.get(name) for name in ("isolation", "measurement_version", "prompt_digest", "os")}
     facts = ", ".join(f"{name.replace('_', ' ')} {_fact(name, value)}" for name, value in shared.items())
@@ -109,39 +111,36 @@ def _head(values: Mapping[str, object]) -> str:
 
 
 def _cells(section: Section) -> Table:
-    rows = tuple(_cell(column) for column in section.columns)
     dirty = sum(bool(trial.values.get("dirty")) for trial in section.trials)
     notes = (f"{count(dirty, 'trial')} ran uncommitted code (-dirty): a guide, not for publication.",) if dirty else ()
     return Table(
         title="Cells",
         of=_of(section.trials),
-        columns=("", "backend × client", "model", "engine", "client", "set", "trials", "series", "head"),
-        rows=rows,
+        columns=("", "machine × backend × client", "model, engine, client", "settings", "trials"),
+        rows=tuple(_cell(column) for column in section.columns),
         notes=notes,
     )
 
 
 def _cell(column: Column) -> tuple[str, ...]:
-    values = column.values
+    values = {name: words.known(value) for name, value in column.values.items()}
+    told = {name: values.get(name, words.UNKNOWN) for name in _CELL_KEYS}
     void = sum(not trial.counted for trial in column.trials)
-    model = [words.known(values.get("model")), words.known(values.get("quantization"))]
-    settings = (
-        f"context {words.known(values.get('context'))}",
-        f"sampler {shorten(words.known(values.get('sampler')), 60)}",
-        f"output cap {words.known(values.get('max_tokens'))}",
-    )
-    mark = "" if column.purpose == "measure" else f"\n({column.purpose})"
     return (
         column.letter,
-        f"{column.name}{mark}",
-        "\n".join(part for part in model if part != words.UNKNOWN) or words.UNKNOWN,
-        f"{words.known(values.get('engine'))} {words.known(values.get('engine_version'))}",
-        f"{column.client} {words.known(values.get('client_version'))}",
-        "\n".join(settings),
-        f"{len(column.trials) - void} counted\n{void} void\n{words.days(t.at for t in column.trials)}",
-        column.series,
-        listing(sorted({_head(trial.values) for trial in column.trials}), 3).replace(", ", "\n"),
+        f"{column.trials[-1].machine}\n× {column.name}"
+        + ("" if column.purpose == "measure" else f"\n({column.purpose})"),
+        f"{told['model']}, {told['quantization']}\n{told['engine']} {told['engine_version']}\n"
+        f"{column.client} {told['client_version']}",
+        f"context {told['context']}\nsampler {shorten(told['sampler'], 40)}\noutput cap {told['max_tokens']}",
+        f"{len(column.trials) - void} counted, {void} void\n{words.days(t.at for t in column.trials)}\n"
+        f"series {column.series}\nhead {listing(sorted({_head(trial.values) for trial in column.trials}), 2)}",
     )
+
+
+_CELL_KEYS = (
+    "model", "quantization", "engine", "engine_version", "client_version", "context", "sampler", "max_tokens"
+)  # fmt: skip
 
 
 def _matrices(section: Section, found: Figures) -> list[Block]:
@@ -166,9 +165,21 @@ def _matrix(section: Section, columns: Sequence[Column], entries: Sequence[Entry
         notes=(
             "Passed/counted trials with Wilson's 95 % interval; median wall time (fastest–slowest), from 6 trials on "
             "with its 95 % interval in brackets; share of wall time in which prompts were read (prefill).",
-            *(("A task with several definitions is several tasks.",) if any(t.variant for t in section.tasks) else ()),
+            *_variants(section),
         ),
     )
+
+
+def _variants(section: Section) -> list[str]:
+    """Which keys make several definitions of one task."""
+    told = []
+    for name in sorted({task.task for task in section.tasks if task.variant}):
+        keys = [task.key for task in section.tasks if task.task == name]
+        differ = [
+            key for key, values in zip(series.TASK_KEYS, zip(*keys, strict=True), strict=True) if len(set(values)) > 1
+        ]
+        told.append(f"{name} has {len(keys)} definitions, not pooled: they differ in {listing(differ)}.")
+    return told
 
 
 def entry_text(entry: Entry) -> str:
@@ -239,9 +250,19 @@ def _pairs(section: Section, found: Figures) -> list[Block]:
         return []
     how = (
         "Between cells, pass rates on the tasks both ran (exact test within tasks, Holm-adjusted over "
-        f"{count(len(found.comparisons), 'pair')}; a claim needs p ≤ 0.05):"
+        f"{count(len(found.comparisons), 'pair')}; a claim needs p ≤ {CLAIM}):"
     )
-    return [Paragraph(text=how), Bullets(items=tuple(comparison_text(pair) for pair in found.comparisons))]
+    return [Paragraph(text=how), Bullets(items=tuple(_sentences(found.comparisons)))]
+
+
+def _sentences(pairs: Sequence[Comparison]) -> list[str]:
+    """One sentence for each pair; of many pairs, those without a difference share one."""
+    silent = [pair for pair in pairs if pair.tasks and pair.more is None]
+    if len(silent) <= PAIRS_APART:
+        return [comparison_text(pair) for pair in pairs]
+    told = [comparison_text(pair) for pair in pairs if pair not in silent]
+    between = "; ".join(f"{p.a} and {p.b} ({p.k_a}/{p.n_a} against {p.k_b}/{p.n_b})" for p in silent)
+    return [*told, f"No difference measured between {between}."]
 
 
 def comparison_text(pair: Comparison) -> str:
