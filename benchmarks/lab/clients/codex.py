@@ -15,6 +15,11 @@ from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe,
 
 _KEY: Final = "LOCAL_LAB_KEY"
 _HOME: Final = ".codex"
+# What asks other hosts (plugins, apps), starts a service, retries a refused connection for ever, or has no use here.
+_FEATURES_OFF: Final = (
+    *("apps", "daemon_auto_start", "goals", "plugins", "remote_plugin", "shell_snapshot"),
+    "unbounded_connection_retries",
+)
 _STEPS: Final = ("command_execution", "file_change", "mcp_tool_call", "web_search")
 _HELPER_REFUSED: Final = "Refusing to create helper binaries"
 
@@ -43,7 +48,7 @@ def _config(spec: LaunchSpec) -> str:
     settings |= {"check_for_update_on_startup": False, "web_search": "disabled"}
     tables: dict[str, dict[str, object]] = {
         "analytics": {"enabled": False},
-        "features": {"goals": False, "shell_snapshot": False},
+        "features": dict.fromkeys(_FEATURES_OFF, False),
         "agents": {"enabled": False},
         "skills.bundled": {"enabled": False},
         "model_providers.local": {

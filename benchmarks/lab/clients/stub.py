@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.clients import transcript
+from benchmarks.lab.clients import _transcript as transcript
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec, Tokens
 
 _FOLDER: Final = ".stub"
@@ -66,33 +66,30 @@ def _program() -> str:
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
-    match event.get("type"):
-        case "start":
-            zero = ClientReport(turns=0, tool_calls=0, tool_errors=0, retries=0)
-            told = replace(
-                report, session_id=transcript.text(event, "session"), workspace=transcript.text(event, "cwd")
-            )
-            return transcript.filled(told, zero)
-        case "turn":
-            tokens = transcript.add_tokens(report.tokens, _tokens(transcript.at(event, "usage")))
-            return replace(report, turns=transcript.add(report.turns, 1), tokens=tokens)
-        case "tool":
-            bad = transcript.at(event, "exit") != 0
-            return replace(
-                report,
-                tool_calls=transcript.add(report.tool_calls, 1),
-                tool_errors=transcript.add(report.tool_errors, int(bad)),
-            )
-        case "retry":
-            return replace(report, retries=transcript.add(report.retries, 1))
-        case "error":
-            words = transcript.text(event, "message")
-            return replace(report, error=words, error_kind=transcript.error_kind(words))
-        case "end":
-            success = transcript.at(event, "success") is True
-            return replace(
-                report, terminal="success" if success else "error", final_message=transcript.text(event, "text")
-            )
+    kind = event.get("type")
+    if kind == "start":
+        begun = ClientReport(turns=0, tool_calls=0, tool_errors=0, retries=0)
+        session, workspace = transcript.text(event, "session"), transcript.text(event, "cwd")
+        return transcript.filled(replace(report, session_id=session, workspace=workspace), begun)
+    if kind == "turn":
+        tokens = transcript.add_tokens(report.tokens, _tokens(transcript.at(event, "usage")))
+        return replace(report, turns=transcript.add(report.turns, 1), tokens=tokens)
+    if kind == "tool":
+        errors = transcript.add(report.tool_errors, int(transcript.at(event, "exit") != 0))
+        return replace(report, tool_calls=transcript.add(report.tool_calls, 1), tool_errors=errors)
+    if kind == "retry":
+        return replace(report, retries=transcript.add(report.retries, 1))
+    return _ending(report, event)
+
+
+def _ending(report: ClientReport, event: transcript.Event) -> ClientReport:
+    if event.get("type") == "error":
+        words = transcript.text(event, "message")
+        return replace(report, error=words, error_kind=transcript.error_kind(words))
+    if event.get("type") == "end":
+        success = transcript.at(event, "success") is True
+        said = transcript.text(event, "text")
+        return replace(report, terminal="success" if success else "error", final_message=said)
     return report
 
 

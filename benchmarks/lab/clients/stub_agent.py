@@ -277,7 +277,8 @@ def _chat_whole(reply: dict[str, Any]) -> Answer:
 
 
 def _chat_streamed(events: Iterator[dict[str, Any]]) -> Answer:
-    text, usage, model, finished = "", {}, None, False
+    text, model, finished = "", None, False
+    usage: dict[str, Any] = {}
     calls: dict[int, list[str]] = {}
     for event in events:
         model, usage = event.get("model") or model, event.get("usage") or usage
@@ -338,7 +339,8 @@ def _messages_whole(reply: dict[str, Any]) -> Answer:
 
 
 def _messages_streamed(events: Iterator[dict[str, Any]]) -> Answer:
-    text, usage, model, finished = "", {}, None, False
+    text, model, finished = "", None, False
+    usage: dict[str, Any] = {}
     calls: dict[int, list[str]] = {}
     for event in events:
         kind, delta = event.get("type"), event.get("delta") or {}
@@ -395,6 +397,10 @@ def _responses_streamed(events: Iterator[dict[str, Any]]) -> Answer:
     if final is None:
         raise ServerError("the stream ended before the reply did")
     return _responses_whole(final)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _object(arguments: str) -> dict[str, Any]:
