@@ -450,7 +450,7 @@ def _problems(rows: list[Row]) -> Iterator[str]:
             yield f"retraction {row.id} names rows that are not here: {listing(unknown)}"
     begun = {row.batch for row in rows if row.kind == "batch_start"}
     if orphans := {row.batch for row in rows if row.batch and row.batch not in begun}:
-        yield f"{count(len(orphans), 'batch')} without a batch_start: {listing(sorted(orphans))}"
+        yield f"{count(len(orphans), 'batch id')} without a batch_start: {listing(sorted(orphans))}"
 
 
 def body_digest(value: Any) -> str:

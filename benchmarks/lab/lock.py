@@ -1,8 +1,8 @@
 """One machine-wide lock for everything that measures: agent, codegen, serving and resyn runs of all users.
 
-The lock is the kernel's (flock), so it ends with its holder however that dies; the file says who holds it. It lies in /tmp,
-where every user may lock it, and is opened so that a link, a FIFO or somebody else's file under its name is refused, not
-followed or overwritten. It does not reach into containers with a /tmp of their own.
+The lock is the kernel's (flock), so it ends with its holder however that dies; the file says who holds it. It lies in
+/tmp, where every user may lock it, and is opened so that a link, a FIFO or a second name of somebody's file is refused,
+not followed or overwritten. It does not reach into containers with a /tmp of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import getpass
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -28,7 +27,7 @@ from benchmarks.lab.model import Record
 from benchmarks.lab.text import shorten
 
 VARIABLE: Final = "LOCAL_LAB_LOCK"  # for tests of whole programs; a lock of one's own protects nothing
-DEFAULT: Final = Path("/tmp/local-lab.lock")  # noqa: S108 - not TMPDIR, which differs by user
+DEFAULT: Final = Path("/tmp/local-lab.lock")  # not TMPDIR, which differs by user
 LARGEST: Final = 4096
 SAME_START_SECONDS: Final = 1.0
 
@@ -48,7 +47,7 @@ class Holder(Record, frozen=True, kw_only=True):
 @contextmanager
 def machine_lock(program: str, say: Callable[[str], None], path: Path | None = None) -> Iterator[None]:
     """Hold the machine while measuring. Refused names the holder; a lock left behind is taken, and `say` is told."""
-    where = path or Path(os.environ.get(VARIABLE) or DEFAULT)
+    where = path or _place()
     descriptor = _open(where)
     try:
         _take(descriptor, where)
@@ -56,25 +55,25 @@ def machine_lock(program: str, say: Callable[[str], None], path: Path | None = N
         if left is not None:
             say(f"the lock of {_words(left)} was left behind ({_fate(left)}); it is taken over")
         _write(descriptor, _me(program))
-        yield
-        os.ftruncate(descriptor, 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
 def holder(path: Path | None = None) -> Holder | None:
-    """Who holds the lock now; None if nobody does (or the holder could not be read)."""
+    """Who holds the lock now; None if nobody does. It only looks: nothing is locked or made."""
     try:
-        descriptor = _open(path or Path(os.environ.get(VARIABLE) or DEFAULT))
-    except Refused:
+        descriptor = os.open(path or _place(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _holder(descriptor)
+        found = _holder(descriptor)
     finally:
         os.close(descriptor)
-    return None
+    return found if found is not None and is_alive(found) else None
 
 
 def is_alive(holder: Holder) -> bool:
@@ -87,6 +86,10 @@ def is_alive(holder: Holder) -> bool:
         )
     except psutil.Error:
         return False
+
+
+def _place() -> Path:
+    return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
 def _take(descriptor: int, path: Path) -> None:
@@ -154,9 +157,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(descriptor: int) -> Holder | None:
-    try:
+    try:  # a FIFO cannot be read at an offset: OSError
         return msgspec.json.decode(os.pread(descriptor, LARGEST, 0), type=Holder)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -201,11 +204,3 @@ def _fate(left: Holder) -> str:
     if is_alive(left):
         return "it runs on without it"
     return "its pid belongs to another process now" if psutil.pid_exists(left.pid) else "that process is gone"
-
-
-def held_for(found: Holder) -> float | None:
-    """Seconds since the lock was taken; None if its file does not tell."""
-    try:
-        return time.time() - datetime.fromisoformat(found.since).timestamp()
-    except ValueError:
-        return None
