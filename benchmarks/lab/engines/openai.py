@@ -137,8 +137,8 @@ def check_name(backend: Backend, model: str, answered: str | None) -> None:
     """Raise UsageError if another name answers than asked for: every trial would be void (field case 20)."""
     if answered and answered not in (model, *backend.aliases):
         raise UsageError(
-            f"backend '{backend.name}': asked for '{model}', but '{answered}' answers; set field model to it, or add it "
-            "to aliases if it is the same weights"
+            f"backend '{backend.name}': asked for '{model}', but '{answered}' answers; set field model to it, or add "
+            "it to aliases if it is the same weights"
         )
 
 
