@@ -18,7 +18,7 @@ PROGRAM_FOLDERS = ("agent", "codegen", "serving", "resyn")
 
 BASE = {"errors", "model", "text"}
 PLACES = {"paths", "fsio", "proc", "sandbox"}
-FACTS = {"machine", "stamp", "ledger", "series", "lock", "labfile", "stats"}
+FACTS = {"machine", "stamp", "rows", "ledger", "series", "lock", "labfile", "stats"}
 TASKS = {"excise", "checkout", "judge", "grade", "tasks"}
 WIRE = {"dialects", "meter", "shares"}
 ADAPTERS = {"engines", "clients", "install"}
@@ -26,7 +26,9 @@ CONDUCT = {
     "verdict",
     "findings",
     "session",
+    "tally",
     "trial",
+    "batch",
     "smoke",
     "schedule",
     "mine",
@@ -44,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "labfile": {"errors", "model", "text"},
     "tasks": {"errors", "model", "text"},
     "shares": {"model"},
+    "rows": {"errors", "model", "text"},
     **dict.fromkeys(("machine", "stamp", "ledger", "series", "lock"), BASE | PLACES | FACTS),
     **dict.fromkeys(("excise", "checkout", "judge", "grade"), BASE | PLACES | FACTS | TASKS),
     **dict.fromkeys(("dialects", "meter"), BASE | PLACES | FACTS | WIRE | {"checkout", "grade", "tasks"}),
@@ -51,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | PLACES | FACTS | TASKS | WIRE | {"engines"},
     "clients": BASE | PLACES | FACTS | TASKS | WIRE | {"clients"},
     **dict.fromkeys(CONDUCT, BASE | PLACES | FACTS | TASKS | WIRE | ADAPTERS | CONDUCT),
-    **dict.fromkeys(("report", "web"), BASE | {"stats", "ledger", "series"}),
+    **dict.fromkeys(("report", "web"), BASE | {"stats", "ledger", "series", "rows"}),
 }
 PACKAGES_OF_ADAPTERS = ("engines", "clients")
 LONGEST_PROGRAM = 400  # lines: a program is flags, a plan, calls and rendering
@@ -115,17 +118,24 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
     assert not wrong, f"{path.relative_to(ROOT)} may not import {sorted(wrong)}"
 
 
+def adapters(kind: str) -> set[str]:
+    """The alternatives of a package: what its table in `__init__` names, but for the contract itself."""
+    return {name[1] for name in lab_imports(LAB / kind / "__init__.py") if name[0] == kind and len(name) > 1} - {"base"}
+
+
 @pytest.mark.parametrize("path", LAB_MODULES, ids=ids)
 def test_an_adapter_imports_no_other_adapter(path: Path) -> None:
-    """A module shared by several (base, or one that starts with `_`) is no sibling; a package's table may see all."""
     kind = room(path)
     if kind not in PACKAGES_OF_ADAPTERS or path.name == "__init__.py":
         return
     own = path.relative_to(LAB / kind).with_suffix("").parts[0]
-    seen = {name[1] for name in lab_imports(path) if name[0] == kind and len(name) > 1}
-    adapters = {p.stem for p in (LAB / kind).iterdir() if p.suffix == ".py" or p.is_dir()} - {own, "base"}
-    siblings = {name for name in seen & adapters if not name.startswith("_")}
+    siblings = {name[1] for name in lab_imports(path) if name[0] == kind and len(name) > 1} & (adapters(kind) - {own})
     assert not siblings, f"{path.relative_to(ROOT)} imports its siblings {sorted(siblings)}"
+
+
+def test_the_adapters_are_found() -> None:
+    assert {"embedded", "openai", "scripted"} <= adapters("engines")
+    assert {"opencode", "claude", "codex", "aider"} <= adapters("clients")
 
 
 @pytest.mark.parametrize("path", LAB_MODULES, ids=ids)
@@ -144,12 +154,19 @@ def program_ids() -> list[str]:
     return [str(p.relative_to(ROOT / "benchmarks")) for p in programs()]
 
 
+def has_main(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
+
+
 @pytest.mark.parametrize("path", programs(), ids=program_ids())
-def test_no_program_imports_another(path: Path) -> None:
-    others = {dotted(p) for p in programs() if p != path}
-    stems = {p.stem for p in programs() if p != path}
-    wrong = {n for n in imports(path) if n in others or (len(n) == 1 and n[0] in stems)}
-    assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}: what both need belongs into lab/"
+def test_nothing_imports_a_program(path: Path) -> None:
+    """A file beside a program that is none itself (its display) may be imported, but only from the same folder."""
+    beside = {dotted(p): p for p in programs() if p != path}
+    used = {beside[n] for n in imports(path) if n in beside}
+    used |= {p for p in beside.values() if (p.stem,) in set(imports(path))}
+    wrong = {p.name for p in used if has_main(p) or p.parent != path.parent}
+    assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}: what both need belongs into lab/"
 
 
 def test_no_file_beside_a_program_hides_a_standard_module() -> None:
@@ -177,7 +194,8 @@ def test_a_program_is_thin(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert ast.get_docstring(tree), f"{path.name} says nothing about itself"
-    assert any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in tree.body), f"{path.name} has no main(argv)"
+    used = {n for other in programs() if other != path for n in imports(other)}
+    assert has_main(path) or dotted(path) in used, f"{path.name} has no main(argv) and belongs to no program"
     working = [n.lineno for n in tree.body if not is_thin(n)]
     assert not working, f"{path.name} does work at import, lines {working}"
     assert len(text.splitlines()) <= LONGEST_PROGRAM, f"{path.name} is too long for a program; move work into lab/"

@@ -104,12 +104,8 @@ def _pages(root: Path, *, write: bool) -> int:
     from benchmarks.lab import fsio  # noqa: PLC0415
     from benchmarks.lab.report import pages  # noqa: PLC0415
 
-    stale = [
-        (path, text)
-        for path, text in pages.results_files(root).items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    for path, text in stale:
+    stale = pages.stale(root)
+    for path, text in stale.items():
         if write:
             fsio.write_atomic(path, text.encode())
         sys.stdout.write(f"{'wrote' if write else 'differs from the ledgers:'} {path.relative_to(root)}\n")

@@ -34,6 +34,15 @@ def results_files(root: Path) -> dict[Path, str]:
     return {**pages, root / RESULTS: index_page(facts, evidence)}
 
 
+def stale(root: Path) -> dict[Path, str]:
+    """The pages that are missing or say something else than the ledgers give, with the text they should have."""
+    return {
+        path: text
+        for path, text in results_files(root).items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+
+
 def machine_page(facts: Mapping[str, Any], machine: str, rows: Sequence[Row]) -> str:
     """One machine's page. Rows of other machines in its ledger get a heading of their own: they are never pooled."""
     label = facts.get("label") or machine
