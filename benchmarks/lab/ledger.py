@@ -300,8 +300,8 @@ def retractions(rows: Iterable[Row]) -> dict[str, Row]:
     return found
 
 
-def resolve(selector: Selector, rows: Iterable[Row]) -> tuple[str, ...]:
-    """Ids of the rows that a selector means and that are not retracted yet. UsageError if it selects by nothing."""
+def resolve(selector: Selector, rows: Iterable[Row], *, retracted: bool = False) -> tuple[str, ...]:
+    """Ids of the rows that a selector means; retracted ones only if asked for. UsageError if it selects by nothing."""
     every = list(rows)
     given = {name: value for name, value in msgspec.to_builtins(selector).items() if value is not None}
     if not given:
@@ -309,7 +309,7 @@ def resolve(selector: Selector, rows: Iterable[Row]) -> tuple[str, ...]:
             "a selector needs at least one condition; name --client, --engine, --batch, --since or another"
         )
     since, until = _moment(given.pop("since", None), "since"), _moment(given.pop("until", None), "until")
-    values, gone = stamps(every), retractions(every)
+    values, gone = stamps(every), {} if retracted else retractions(every)
     return tuple(
         row.id
         for row in every
