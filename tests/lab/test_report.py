@@ -16,6 +16,7 @@ from benchmarks.lab.errors import LabError
 from benchmarks.lab.ledger import Row
 from benchmarks.lab.report import blocks, figures, gather, pages, plain, tables, words
 from benchmarks.lab.report.blocks import Table
+from benchmarks.lab.rows import Selector
 
 MACHINE = "linux-x86_64-test-16g-abcdef"
 STAMP: dict[str, Any] = {
@@ -480,3 +481,9 @@ def test_case_17_a_broken_line_names_file_and_line(book: Book, tmp_path: Path) -
     path.write_bytes(b'{"v":1,"kind":\n' + path.read_bytes())
     with pytest.raises(LabError, match=r"trials\.jsonl:1:"):
         pages.results_files(tmp_path)
+
+
+def test_the_series_named_on_a_page_is_the_one_a_selector_takes(book: Book) -> None:
+    row = book.trial()
+    (column,) = only_section(book).columns
+    assert ledger.resolve(Selector(series=column.series), book.rows) == (row.id,)

@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.lab import stats
 from benchmarks.lab.model import Record
-from benchmarks.lab.report.gather import Column, Section, TaskVariant, Trial, task_key
+from benchmarks.lab.report.gather import Column, Section, TaskVariant, Trial
 from benchmarks.lab.stats import Interval, Spread
 
 SCREENING = 3  # trials per task, at most: a screening run
@@ -120,7 +120,7 @@ def figures(section: Section) -> Figures:
 
 def entry(column: Column, task: TaskVariant) -> Entry:
     """All trials of one task in one column."""
-    trials = [t for t in column.trials if t.row.task == task.task and task_key(t) == task.key]
+    trials = [t for t in column.trials if (t.row.target, t.row.task, t.task_key) == (task.target, task.task, task.key)]
     counted = [t for t in trials if t.counted]
     passed = [t for t in counted if t.row.verdict == "passed"]
     share, at_least = _prefill(counted)

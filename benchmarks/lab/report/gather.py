@@ -39,6 +39,8 @@ class Trial(Record, frozen=True, kw_only=True):
     machine: str
     row: TrialRow
     values: Mapping[str, Any]
+    cell_key: series.Key  # rows of a cell may be pooled where it is equal
+    task_key: series.Key  # the task's own part: what must agree, beside its name, before trials of it are one rate
 
     @property
     def counted(self) -> bool:
@@ -128,19 +130,18 @@ def gather(machine: str, rows: Iterable[Row], keep: Callable[[TrialRow], bool] =
     )
 
 
-def task_key(trial: Trial) -> tuple[str, ...]:
-    """What must agree, beside the task's name, before trials of a task are one rate: the task's own stamp keys."""
-    whole = series.task_key(msgspec.to_builtins(trial.row), trial.values or None)
-    return whole[len(series.CELL_KEYS) : len(series.KEYS)]
-
-
 def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
+    values = stamps.get(row.stamp or "", {})
+    whole = series.task_key(row.body, values or None)  # cell keys, task keys, keys of the row itself
+    cell, task = len(series.CELL_KEYS), len(series.KEYS)
     return Trial(
         id=row.id,
         at=row.at,
         machine=row.machine,
         row=ledger.trial(row),
-        values=stamps.get(row.stamp or "", {}),
+        values=values,
+        cell_key=(*whole[:cell], *whole[task:]),
+        task_key=whole[cell:task],
     )
 
 
@@ -187,8 +188,7 @@ def _section(kind: Kind, latest: bool, columns: Sequence[Column]) -> Section:
 def _columns(trials: Sequence[Trial]) -> list[Column]:
     groups: dict[tuple[str, str, series.Key], list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: (trial.at, trial.id)):
-        found = series.key(msgspec.to_builtins(trial.row), trial.values or None)
-        groups.setdefault((trial.row.backend, trial.row.client, found), []).append(trial)
+        groups.setdefault((trial.row.backend, trial.row.client, trial.cell_key), []).append(trial)
     newest: dict[tuple[str, str], str] = {}
     for (backend, client, _), members in groups.items():
         newest[backend, client] = max(newest.get((backend, client), ""), members[-1].at)
@@ -226,9 +226,8 @@ def _tasks(trials: Sequence[Trial]) -> tuple[TaskVariant, ...]:
     seen: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for trial in sorted(trials, key=lambda trial: trial.at):
         keys = seen.setdefault((trial.row.target, trial.row.task), [])
-        found = task_key(trial)
-        if found not in keys:
-            keys.append(found)
+        if trial.task_key not in keys:
+            keys.append(trial.task_key)
     return tuple(
         TaskVariant(task=task, target=target, variant=str(number) if len(keys) > 1 else "", key=found)
         for (target, task), keys in sorted(seen.items())
