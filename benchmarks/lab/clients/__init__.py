@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Final
 
+from benchmarks.lab import text
 from benchmarks.lab.clients.aider import AIDER
 from benchmarks.lab.clients.claude import CLAUDE
 from benchmarks.lab.clients.codex import CODEX
@@ -34,8 +35,8 @@ def find(name: str) -> Client:
         return CLIENTS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join(CLIENTS)
-        raise UsageError(f"--client: {name!r} is not known; give one of {known}, or package.module:NAME.")
+        known = f"{', '.join(CLIENTS)}, or package.module:NAME"
+        raise UsageError(f"--client: {name!r} is not known{text.suggest(name, CLIENTS)}; give one of {known}.")
     try:
         client = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

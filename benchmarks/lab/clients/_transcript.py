@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from benchmarks.lab.model import ClientEndpoint, ClientReport, Tokens
+from benchmarks.lab.model import Artifacts, ClientEndpoint, ClientReport, Tokens
 
 ErrorKind = Literal["context", "provider", "connection", "permission", "sandbox", "format", "other"]
 Event = Mapping[str, Any]
@@ -22,6 +23,8 @@ Event = Mapping[str, Any]
 WORDS_KEPT: Final = 4000  # characters of a message or an error that a report keeps
 _DEFAULT_CAP: Final = 8192
 _NOTES_KEPT: Final = 20
+_STDERR_LINES: Final = 5
+_ABSURD: Final = 10**12
 
 # The first that fits decides: a status of 400 is a provider's only if its words say nothing better.
 _KINDS: Final[Mapping[ErrorKind, str]] = {
@@ -74,15 +77,15 @@ def at(value: object, *path: str | int) -> Any:
 
 
 def text(value: object, *path: str | int) -> str | None:
-    """The non-empty string at a path, bounded; else None."""
+    """The non-empty string at a path, bounded, lone surrogates replaced; else None."""
     found = at(value, *path)
-    return found[:WORDS_KEPT] if isinstance(found, str) and found else None
+    return found[:WORDS_KEPT].encode(errors="replace").decode() if isinstance(found, str) and found else None
 
 
 def count(value: object, *path: str | int) -> int | None:
-    """The non-negative whole number at a path; else None."""
+    """The non-negative whole number at a path, if it can be a count of anything here; else None."""
     found = at(value, *path)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _ABSURD else None
 
 
 def items(value: object, *path: str | int) -> list[Any]:
@@ -134,6 +137,15 @@ def filled(report: ClientReport, default: ClientReport) -> ClientReport:
     """The report with what it does not know taken from `default`."""
     unknown = {name: getattr(default, name) for name in report.__struct_fields__ if getattr(report, name) is None}
     return replace(report, **unknown)
+
+
+def last_words(report: ClientReport, artifacts: Artifacts) -> ClientReport:
+    """For a client that left with a code but no event saying why: the end of what it wrote on stderr, as its error."""
+    if report.terminal is not None or report.error is not None or artifacts.exit.code in (None, 0):
+        return report
+    told = deque((line.strip() for line in artifacts.stderr() if line.strip()), maxlen=_STDERR_LINES)
+    words = "\n".join(told)[:WORDS_KEPT] or None
+    return replace(report, error=words, error_kind=error_kind(words))
 
 
 def error_kind(words: str | None) -> ErrorKind | None:

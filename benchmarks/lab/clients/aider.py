@@ -1,6 +1,6 @@
 """aider: Chat Completions dialect, no tool loop: it edits by text blocks in the files it is told.
 
-It prints text for people, so `read` knows little; its token counts are rounded to two digits by itself. The price list
+It prints text for people, so `read` knows little; its token counts are estimates and rounded. The price list
 it fetches at start is put in place beforehand, with the real context of the model. Facts: docs/clients.md.
 """
 
@@ -26,8 +26,8 @@ _SWITCHES: Final = (
     *("--no-check-update", "--no-show-release-notes", "--no-show-model-warnings", "--no-detect-urls"),
     *("--no-suggest-shell-commands", "--no-pretty", "--stream", "--edit-format", "diff", "--timeout", "1800"),
 )
-_TOKENS: Final = re.compile(r"^Tokens: ([\d.,]+)([kM]?) sent(?:, .*?)?, ([\d.,]+)([kM]?) received")
-_FAILED: Final = re.compile(r"^litellm\.\w+(?:Error|Exception|Timeout)\b|^\w+Error: |^Traceback \(most recent call")
+_TOKENS: Final = re.compile(r"^Tokens: ([\d.,]{1,12})([kM]?) sent(?:, .*?)?, ([\d.,]{1,12})([kM]?) received")
+_FAILED: Final = re.compile(r"^litellm\.\w+(?:Error|Exception|Timeout)\b")
 _RETRYING: Final = re.compile(r"^Retrying in ")
 _MISFORMED: Final = re.compile(r"SEARCH/REPLACE blocks? failed|did not conform to the edit format|^The LLM did not")
 _APPLIED: Final = "Applied edit to "
@@ -93,8 +93,8 @@ def read(artifacts: Artifacts) -> ClientReport:
     if edits:
         report = transcript.noted(report, f"edits applied: {edits}")
     if report.tokens is not None:
-        report = transcript.noted(report, "its token counts are rounded to two digits")
-    return report
+        report = transcript.noted(report, "its token counts are its own estimates, rounded to two digits")
+    return transcript.last_words(report, artifacts)
 
 
 def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _tokens(line: str) -> Tokens | None:
 def _number(digits: str, unit: str) -> int | None:
     try:
         return round(float(digits.replace(",", "")) * _FACTORS[unit])
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 
@@ -159,5 +159,6 @@ AIDER: Final = Client(
     launch=launch,
     read=read,
     tool_loop=False,
+    min_context=2200,
     notes=("must be told the files to edit", "sends temperature 0 by itself"),
 )

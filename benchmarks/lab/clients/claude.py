@@ -69,7 +69,7 @@ def read(artifacts: Artifacts) -> ClientReport:
     report = ClientReport()
     for event in events:
         report = _take(report, event)
-    return transcript.noted(report, *events.notes())
+    return transcript.last_words(transcript.noted(report, *events.notes()), artifacts)
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
@@ -161,6 +161,7 @@ CLAUDE: Final = Client(
     version_argv=("claude", "--version"),
     launch=launch,
     read=read,
+    min_context=13800,
     notes=(
         "the name of the model changes its prompt and the window it assumes: the stamp holds the name",
         "sends a system message inside the conversation, which strict chat templates refuse",

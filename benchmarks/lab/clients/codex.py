@@ -85,7 +85,7 @@ def read(artifacts: Artifacts) -> ClientReport:
             report = transcript.noted(report, "CODEX_HOME is under a temporary folder: it runs without its helpers")
         elif "codex-linux-sandbox" in line and report.error is None:
             report = replace(report, error=line[: transcript.WORDS_KEPT], error_kind="sandbox")
-    return report
+    return transcript.last_words(report, artifacts)
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
@@ -145,5 +145,6 @@ CODEX: Final = Client(
     version_argv=("codex", "--version"),
     launch=launch,
     read=read,
+    min_context=5200,
     notes=("a model it does not know gets no apply_patch tool: it edits through the shell",),
 )

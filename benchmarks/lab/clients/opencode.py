@@ -79,7 +79,7 @@ def read(artifacts: Artifacts) -> ClientReport:
     report = ClientReport()
     for event in events:
         report = _take(report, event)
-    return transcript.noted(report, *events.notes())
+    return transcript.last_words(transcript.noted(report, *events.notes()), artifacts)
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:
@@ -151,5 +151,6 @@ OPENCODE: Final = Client(
     version_argv=("opencode", "--version"),
     launch=launch,
     read=read,
+    min_context=7200,
     notes=("retries a failing server for ever without an event: only the stall budget ends it",),
 )
