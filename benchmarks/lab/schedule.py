@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -50,7 +50,7 @@ class Plan(Record, frozen=True, kw_only=True):
     trials: int
     order: Order
     isolation: Isolation
-    budgets: Budgets
+    budgets: Mapping[int, Budgets]  # by tier
     lab_digest: str
     code_digest: str | None
     smoke: bool
@@ -58,7 +58,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of the plan's canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(plan, order="sorted")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(plan, str_keys=True), order="sorted")).hexdigest()
 
 
 def slots(plan: Plan) -> tuple[Slot, ...]:

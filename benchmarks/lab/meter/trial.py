@@ -39,6 +39,7 @@ class Live(Record, frozen=True, kw_only=True):
     prompt_total: int
     output: int
     last_byte: float | None  # monotonic
+    last_progress: float | None  # monotonic; a new request, bytes of a reply that is no error: retries are none
     repeats: int  # identical tool calls at the end, without another between
     errors: int
     first_request: bool
@@ -91,6 +92,7 @@ class MeterTrial:
         self._requests = self._refused = self._errors = self._prompt = self._output = self._repeats = 0
         self._turns_with_tools = self._turns_without = 0
         self._last_byte: float | None = None
+        self._last_progress: float | None = None
         self._last_error: str | None = None
         self._faults: list[str] = []
         self.release: Callable[[], None] = lambda: None
@@ -113,6 +115,7 @@ class MeterTrial:
             prompt_total=self._prompt,
             output=self._output + sum(seen.reply.fragments for seen in in_flight),
             last_byte=self._last_byte,
+            last_progress=self._last_progress,
             repeats=self._repeats,
             errors=self._errors,
             first_request=self._requests > 0,
@@ -149,8 +152,9 @@ class MeterTrial:
 
     def passed(self, seen: Observed, at: float) -> None:
         """Bytes of a reply went by."""
-        del seen
         self._last_byte = at
+        if seen.status is not None and seen.status < 400:
+            self._last_progress = at
 
     def refuse(self) -> None:
         """A request came after the end."""
@@ -185,6 +189,8 @@ class MeterTrial:
             if seen.dialect:
                 seen.duplicate_of = self._first_with.get(seen.digest)
                 self._first_with.setdefault(seen.digest, seen.index)
+                if seen.duplicate_of is None:
+                    self._last_progress = max(self._last_progress or 0.0, seen.t_request_end)
                 seen.prefix_shared = max((shared_prefix(body, seen.body) for body in self._bodies), default=0)
                 self._remember(seen.body)
             self._keep_bodies(seen)
@@ -246,6 +252,8 @@ class MeterTrial:
 def shared_prefix(first: bytes, second: bytes) -> int:
     """Length of the longest common prefix."""
     low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:

@@ -1,0 +1,105 @@
+"""What a person sees while a batch runs: stamped lines, and on a terminal a live line for the trial under way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from rich.console import Console
+from rich.live import Live as Screen
+from rich.text import Text
+
+from benchmarks.lab.meter import Live
+from benchmarks.lab.rows import TrialRow
+from benchmarks.lab.schedule import Slot
+
+REFRESH_SECONDS = 0.25
+
+
+class TerminalWatcher:
+    """Stamped lines for everything that lasts; `screen`, if there is one, for what changes by the second."""
+
+    def __init__(self, console: Console, screen: Screen | None) -> None:
+        self.prefix = ""
+        self._console = console
+        self._screen = screen
+        self._slot: Slot | None = None
+        self._place = (0, 0)
+        self._started = 0.0
+        self._shown = 0.0
+        self._walls: list[float] = []
+
+    def say(self, line: str) -> None:
+        """One lasting line."""
+        self._console.print(Text(f"{self.prefix} {line}".lstrip()), soft_wrap=True)
+
+    def trial_started(self, slot: Slot, position: int, of: int) -> None:
+        """A trial begins; it is `position` of `of` as far as is known now."""
+        self._slot, self._place, self._started = slot, (position, of), time.monotonic()
+        if self._screen is None:
+            self.say(f"trial {position}/{of} {_name(slot)}: started")
+
+    def live(self, live: Live) -> None:
+        """The meter's counts of the trial under way."""
+        now = time.monotonic()
+        if self._screen is None or self._slot is None or now - self._shown < REFRESH_SECONDS:
+            return
+        self._shown = now
+        position, of = self._place
+        self._screen.update(
+            Text(
+                f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  turns {live.turns}  "
+                f"prompt {_known(live.prompt_total)}  output {_known(live.output)}  {self._remaining(now)}"
+            )
+        )
+
+    def trial_ended(self, row: TrialRow) -> None:
+        """A row was written."""
+        position, of = self._place
+        if row.wall_seconds is not None:
+            self._walls.append(row.wall_seconds)
+        if self._screen is not None:
+            self._screen.update(Text(""))
+        self.say(f"trial {position}/{of} {row.task} {row.backend}/{row.client} #{row.trial}: {_result(row)}")
+
+    def _remaining(self, now: float) -> str:
+        position, of = self._place
+        if not self._walls:
+            return "rest of the batch: unknown"
+        usual = median(self._walls)
+        left = max(usual - (now - self._started), 0.0) + usual * (of - position)
+        return f"rest of the batch: about {left / 60:.0f} min"
+
+
+@contextmanager
+def open_watcher() -> Iterator[TerminalWatcher]:
+    """A watcher for this terminal, or for a pipe."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        yield TerminalWatcher(console, None)
+        return
+    with Screen(Text(""), console=console, refresh_per_second=4, transient=True) as screen:
+        yield TerminalWatcher(console, screen)
+
+
+def _name(slot: Slot) -> str:
+    return f"{slot.task} {slot.backend}/{slot.client} #{slot.trial}"
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _result(row: TrialRow) -> str:
+    why = row.cause or row.reason
+    blame = f" ({why}{f', {row.who}' if row.who else ''})" if why else ""
+    wall = "" if row.wall_seconds is None else f", {row.wall_seconds:.1f} s"
+    tokens = (
+        "" if row.tokens is None else f", prompt {_known(row.tokens.prompt_total)} output {_known(row.tokens.output)}"
+    )
+    turns = "" if row.turns is None else f", {row.turns} turns"
+    flags = f" [{', '.join(row.flags)}]" if row.flags else ""
+    detail = f": {row.detail}" if row.detail else ""
+    return f"{row.verdict}{blame}{wall}{turns}{tokens}{flags}{detail}"

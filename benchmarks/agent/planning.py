@@ -1,0 +1,182 @@
+"""From flags and the lab file to one frozen plan, its rehearsal, and its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from benchmarks.lab import batch, clients, engines, labfile, ledger, machine, paths, sandbox, schedule, stamp, tasks
+from benchmarks.lab.errors import Refused, UsageError
+from benchmarks.lab.model import Backend, Budgets
+from benchmarks.lab.schedule import Cell, Plan
+from benchmarks.lab.session import Interrupts
+from benchmarks.lab.text import listing, suggest
+
+if TYPE_CHECKING:
+    from benchmarks.agent.run import Options
+
+SUITE = "core-1"
+
+
+def bench(
+    options: Options, program: str, arguments: tuple[str, ...], watcher: batch.Watcher, interrupts: Interrupts
+) -> batch.Bench:
+    """Everything a batch needs, every name checked; UsageError names the flag that is wrong."""
+    lab = labfile.load(*labfile.files(paths.checkout_root()))
+    suite = tasks.load_suite(paths.checkout_root() / "benchmarks" / "agent" / "tasks", SUITE)
+    code = stamp.code()
+    _require_head(options.require_head, code)
+    here = machine.describe()
+    chosen = _backends(options, lab)
+    plan = Plan(
+        suite=suite.name,
+        suite_digest=suite.digest,
+        tasks=_tasks(options, suite, chosen, lab),
+        cells=tuple(Cell(backend=one.name, client=client) for one in chosen for client in _clients(options, lab)),
+        trials=options.trials or lab.defaults.trials,
+        order=options.order or lab.defaults.order,  # type: ignore[arg-type]  # argparse holds the choices
+        isolation=sandbox.choose(options.isolation or lab.defaults.isolation),  # type: ignore[arg-type]
+        budgets=_budgets(options, lab),
+        lab_digest=lab.digest,
+        code_digest=code.digest,
+        smoke=options.smoke,
+    )
+    book = ledger.Ledger(options.results or default_ledger(here.id), watcher.say)
+    return batch.Bench(
+        plan=plan,
+        lab=lab,
+        suite=suite,
+        book=book,
+        machine=here,
+        code=code,
+        program=program,
+        argv=arguments,
+        locked=options.lock,
+        fresh=options.fresh,
+        require_head=options.require_head,
+        watcher=watcher,
+        interrupts=interrupts,
+    )
+
+
+def default_ledger(machine_id: str) -> Path:
+    """The machine's own ledger of agent trials."""
+    return paths.checkout_root() / "hardware" / machine_id / "trials.jsonl"
+
+
+def prefix(bench: batch.Bench) -> str:
+    """What every printed line starts with."""
+    return stamp.prefix(bench.code, bench.machine.label)
+
+
+def rehearse(bench: batch.Bench) -> None:
+    """Run the controls and say the plan with an estimate; no model is called and no row is written."""
+    say = bench.watcher.say
+    left_out: dict[str, str] = {}
+    assignments = batch.rehearse(bench, left_out)
+    plan = bench.plan
+    cells = ", ".join(map(str, plan.cells))
+    total = len(plan.cells) * len(assignments) * plan.trials
+    say(
+        f"plan: {len(assignments)} tasks x {len(plan.cells)} cells ({cells}) x {plan.trials} trials = {total} trials, "
+        f"{plan.order}, isolation {plan.isolation}"
+    )
+    say(f"tasks: {', '.join(assignments)}")
+    say(f"rows would go to {bench.book.path}")
+    say(_estimate(bench, tuple(assignments)))
+    if not assignments:
+        raise Refused("no task is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+
+
+def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
+    """How the batch ended, and what its rows are not evidence of."""
+    yield (
+        f"batch {outcome.batch}: {outcome.done} slots settled, {outcome.void} void rows, {outcome.given_up} given up; "
+        f"rows in {bench.book.path}"
+    )
+    for name, why in outcome.left_out.items():
+        yield f"left out: {name}: {why}"
+    if outcome.interrupted:
+        yield "interrupted: the same command continues this batch"
+    purposes = {bench.lab.backends[cell.backend].purpose for cell in bench.plan.cells}
+    if "demo" in purposes:
+        yield (
+            "the demo model is too small for these tasks, and its chat template knows no tools: its failures say "
+            "nothing about clients. That the harness works is shown by the controls and by "
+            "`uv run benchmarks/agent/run.py --backend scripted`, which solves every task through the same client"
+        )
+
+
+def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
+    """Median wall times of this ledger's own rows; a cell without rows is unknown, bounded by its budget."""
+    rows = [row.body for row in ledger.read(bench.book.path) if row.kind == "trial"]
+    known, unknown = 0.0, 0.0
+    for slot in schedule.slots(bench.plan):
+        if slot.task not in admitted:
+            continue
+        walls = [
+            row["wall_seconds"]
+            for row in rows
+            if (row["task"], row["backend"], row["client"]) == (slot.task, slot.backend, slot.client)
+            and row["wall_seconds"] is not None
+        ]
+        if walls:
+            known += median(walls)
+        else:
+            unknown += bench.plan.budgets[bench.suite.tasks[slot.task].tier].wall_seconds
+    told = f"estimate: {known / 60:.0f} min from earlier rows of this ledger"
+    if not unknown:
+        return told
+    return f"{told}; the rest has no earlier rows and is bounded by its wall budgets, {unknown / 60:.0f} min"
+
+
+def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:
+    if wanted is None:
+        return
+    if code.head is None or not (code.head.startswith(wanted) or wanted.startswith(code.head)):
+        raise Refused(f"--require-harness-head {wanted}: this checkout is at {code.head or 'no commit'}; check it out")
+    if code.dirty:
+        raise Refused(f"--require-harness-head {wanted}: the code differs from that commit; commit or undo the changes")
+
+
+def _backends(options: Options, lab: labfile.Lab) -> tuple[Backend, ...]:
+    found = tuple(labfile.find_backend(lab, name) for name in dict.fromkeys(options.backends or lab.defaults.backends))
+    for backend in found:
+        engines.find(backend.engine)
+    return found
+
+
+def _clients(options: Options, lab: labfile.Lab) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(options.clients or lab.defaults.clients))
+    for name in names:
+        clients.find(name)
+    return names
+
+
+def _tasks(options: Options, suite: tasks.Suite, backends: Sequence[Backend], lab: labfile.Lab) -> tuple[str, ...]:
+    for name in options.tasks:
+        if name not in suite.tasks:
+            raise UsageError(f"--task {name}: suite {suite.name} has no such task{suggest(name, suite.tasks)}")
+    tags = {tag for task in suite.tasks.values() for tag in task.tags}
+    for tag in options.tags:
+        if tag not in tags:
+            raise UsageError(f"--tag {tag}: no task has it{suggest(tag, tags)}; tags are {listing(sorted(tags))}")
+    wanted = options.tags
+    if not options.tasks and not options.tags and all(backend.purpose == "demo" for backend in backends):
+        wanted = lab.defaults.tags
+    if not options.tasks and not wanted:
+        return tuple(suite.tasks)
+    return tuple(name for name, task in suite.tasks.items() if name in options.tasks or set(task.tags) & set(wanted))
+
+
+def _budgets(options: Options, lab: labfile.Lab) -> dict[int, Budgets]:
+    if options.stall_seconds is None:
+        return dict(lab.tiers)
+    return {
+        tier: msgspec.structs.replace(budgets, stall_seconds=options.stall_seconds)
+        for tier, budgets in lab.tiers.items()
+    }

@@ -1,0 +1,208 @@
+"""Run trials of coding agents on this machine and append a stamped row for each to its ledger.
+
+    uv run benchmarks/agent/run.py --trials 3
+
+Without further flags it uses what lab.yaml ships: a small model in a Python package, the client OpenCode, three tasks.
+Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused (the message says why and the cure), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
+from benchmarks.lab.model import Record
+
+if TYPE_CHECKING:
+    from benchmarks.lab.batch import Bench, Outcome
+    from benchmarks.lab.session import Interrupts
+
+PROGRAM = "benchmarks/agent/run.py"
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """The flags as given; empty or None means: what the lab file says."""
+
+    backends: tuple[str, ...]
+    clients: tuple[str, ...]
+    tasks: tuple[str, ...]
+    tags: tuple[str, ...]
+    trials: int | None
+    results: Path | None
+    require_head: str | None
+    dry_run: bool
+    lock: bool
+    smoke: bool
+    isolation: str | None
+    order: str | None
+    stall_seconds: float | None
+    fresh: bool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    options = parse(arguments)
+    try:
+        return run(options, arguments)
+    except LabError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("run.py: interrupted before the first trial", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def run(options: Options, arguments: tuple[str, ...]) -> int:
+    """Plan, take the machine, execute, report."""
+    from benchmarks.agent import display, planning  # noqa: PLC0415 - heavy imports stay out of --help
+    from benchmarks.lab import batch, lock  # noqa: PLC0415
+
+    with _interrupts() as interrupts, display.open_watcher() as watcher:
+        bench = planning.bench(options, PROGRAM, arguments, watcher, interrupts)
+        watcher.prefix = planning.prefix(bench)
+        if options.dry_run:
+            planning.rehearse(bench)
+            return EXIT_DONE
+        with lock.machine_lock(PROGRAM, watcher.say) if options.lock else nullcontext():
+            outcome = batch.execute(bench)
+    return _report(bench, outcome)
+
+
+def _report(bench: Bench, outcome: Outcome) -> int:
+    """The table of this ledger, the pages made anew, and what the rows cannot say."""
+    from benchmarks.agent import planning, summarize  # noqa: PLC0415
+    from benchmarks.lab import machine  # noqa: PLC0415
+
+    for line in planning.closing_words(bench, outcome):
+        print(f"{planning.prefix(bench)} {line}")
+    if outcome.done or outcome.void:
+        summarize.main(["--results", str(bench.book.path), "--machine", bench.machine.id])
+    if bench.book.path == planning.default_ledger(bench.machine.id):
+        machine.record(bench.machine)
+        summarize.main(["--write"])
+    return EXIT_INTERRUPTED if outcome.interrupted else EXIT_DONE
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Flags to `Options`; leaves with code 2 and one sentence on a wrong one."""
+    given = _parser().parse_args(arguments)
+    return Options(
+        backends=tuple(given.backend),
+        clients=tuple(given.client),
+        tasks=tuple(given.task),
+        tags=tuple(given.tag),
+        trials=given.trials,
+        results=given.results,
+        require_head=given.require_harness_head,
+        dry_run=given.dry_run,
+        lock=not given.no_lock,
+        smoke=not given.skip_smoke,
+        isolation=given.isolation,
+        order=given.order,
+        stall_seconds=given.stall_seconds,
+        fresh=given.fresh,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="run.py",
+        description="Let coding agents repair real repositories against locally served models, judge the result by the "
+        "repositories' own tests, and append one stamped row per trial to this machine's ledger.",
+        epilog="An interrupted batch is continued by the same command. Ctrl-C once: finish this trial and stop; "
+        "twice: stop now. Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused, 130 interrupted.",
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group(
+        "what to try (each flag may be repeated; the cells are all backends x all clients)"
+    )
+    what.add_argument(
+        "--backend", action="append", default=[], metavar="NAME", help="entry of lab.yaml or lab.local.yaml"
+    )
+    what.add_argument("--client", action="append", default=[], metavar="NAME", help="agent program (docs/clients.md)")
+    what.add_argument("--task", action="append", default=[], metavar="ID", help="task of the suite")
+    what.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="tasks with this tag; without --task and --tag: the starters for a demo backend, else the whole suite",
+    )
+    what.add_argument(
+        "--trials", type=_count, metavar="N", help="trials of each task by each cell (3 is a screening run)"
+    )
+    how = parser.add_argument_group("how to run")
+    how.add_argument(
+        "--order",
+        choices=("interleaved", "blocked"),
+        help="interleaved: cells take turns, so that drift falls on all alike (default); blocked: one after the other",
+    )
+    how.add_argument(
+        "--isolation",
+        choices=("bwrap", "seatbelt", "none"),
+        help="sandbox of the clients; default: the best this machine has. none exposes your files to the agent",
+    )
+    how.add_argument("--stall-seconds", type=_seconds, metavar="S", help="end a trial after S seconds without progress")
+    how.add_argument("--skip-smoke", action="store_true", help="do not check first that each client works at all")
+    how.add_argument("--fresh", action="store_true", help="start a new batch instead of continuing an unfinished one")
+    how.add_argument("--no-lock", action="store_true", help="measure beside another measurement; the rows will say so")
+    how.add_argument(
+        "--dry-run", action="store_true", help="run the controls, print the plan and an estimate, write nothing"
+    )
+    out = parser.add_argument_group("what is written")
+    out.add_argument(
+        "--results", type=Path, metavar="PATH", help="ledger to append to; default hardware/<machine>/trials.jsonl"
+    )
+    out.add_argument(
+        "--require-harness-head",
+        metavar="SHA",
+        help="refuse unless the code is this commit, unchanged, from the first trial to the last",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of trials; give a whole number from 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+@contextmanager
+def _interrupts() -> Iterator[Interrupts]:
+    """Ctrl-C and SIGTERM as levels of asking; before the first trial the usual KeyboardInterrupt ends the program."""
+    from benchmarks.lab.session import Interrupts  # noqa: PLC0415
+
+    interrupts = Interrupts()
+
+    def asked(number: int, frame: object) -> None:
+        interrupts.raise_level()
+        if not interrupts.trials_begun:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""One run of a client against an endpoint in a sandbox: start, watch the budgets, end, and report what was seen.
+
+It judges nothing and writes no row; `trial` and `smoke` do. It guarantees that after it returns no process of the run
+is alive and the meter takes no more requests of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.lab import fsio, proc
+from benchmarks.lab.engines.base import Endpoint, TrialContext
+from benchmarks.lab.errors import UsageError
+from benchmarks.lab.install import Installation
+from benchmarks.lab.meter import Expectation, Live, Meter, MeterTrial
+from benchmarks.lab.model import (
+    Artifacts,
+    Backend,
+    Budgets,
+    Client,
+    ClientEndpoint,
+    ClientReport,
+    Dialect,
+    EgressAttempt,
+    EngineCounters,
+    Exchange,
+    ExitStatus,
+    Isolation,
+    Launch,
+    LaunchSpec,
+    Record,
+    VoidReason,
+)
+from benchmarks.lab.sandbox import Box, Limits, Running, SandboxSpec, Stray, open_box
+
+POLL_SECONDS = 0.05
+SLEEP_GAP_SECONDS = 5.0
+END_GRACE_SECONDS = 2.0
+MAX_LINE_BYTES = 1 << 20
+STOP_NOW = 2  # level of interrupts that ends the trial under way
+
+EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What stays the same over the trials of a cell: the client, its engine behind a meter, and the sandbox level."""
+
+    client: Client
+    installation: Installation
+    backend: Backend
+    endpoint: Endpoint
+    meter: Meter
+    isolation: Isolation
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect both sides speak, in the client's order of preference; UsageError if there is none."""
+        for dialect in self.client.dialects:
+            if dialect in self.endpoint.dialects:
+                return dialect
+        raise UsageError(
+            f"client {self.client.name} speaks {', '.join(self.client.dialects)}, but backend {self.backend.name} only "
+            f"{', '.join(self.endpoint.dialects)}: choose another client, or an engine that speaks one of them"
+        )
+
+
+class Brief(Record, frozen=True, kw_only=True):
+    """What one run is given. `workspace`, `home` and `evidence` are folders on the host that exist and are its own."""
+
+    trial_id: str
+    session_id: str
+    prompt: str
+    workspace: Path
+    home: Path
+    evidence: Path
+    files: tuple[str, ...]
+    readonly: tuple[Path, ...]
+    path: tuple[Path, ...]
+    budgets: Budgets
+    context: TrialContext
+
+
+class Session(Record, frozen=True, kw_only=True):
+    """What was seen of one run. Times in seconds; `counters` None when the engine keeps none."""
+
+    exchanges: tuple[Exchange, ...]
+    report: ClientReport
+    exit: ExitStatus
+    wall: float
+    workspace: str  # as the client saw it
+    egress: tuple[EgressAttempt, ...] | None
+    counters: EngineCounters | None
+    strays: tuple[Stray, ...]
+    refused_after_end: int
+    output_bytes: int
+    voids: Mapping[VoidReason, str]
+
+
+class Interrupts:
+    """How often the person asked to stop: once, after this trial; twice, now. Shared with the signal handler."""
+
+    def __init__(self) -> None:
+        self.level = 0
+        self.trials_begun = False
+
+    def raise_level(self) -> None:
+        """One more request to stop."""
+        self.level += 1
+
+
+def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], None] = lambda live: None) -> Session:
+    """Run the client once; returns when it and everything it started are gone."""
+    spec = SandboxSpec(
+        isolation=rig.isolation,
+        workspace=brief.workspace,
+        home=brief.home,
+        readonly=(*rig.installation.readonly, *brief.readonly),
+        path=(*rig.installation.path, *brief.path),
+        network=True,
+        limits=_limits(brief.budgets),
+        trial_id=brief.trial_id,
+    )
+    expect = Expectation(prompt=brief.prompt, names=rig.endpoint.names)
+    with open_box(spec) as box, rig.endpoint.trial(_seen_from(brief, box)) as counters:
+        launch = rig.client.launch(_launch_spec(rig, brief, box))
+        running = _start(box, launch, brief)
+        if running.listener is None:
+            raise AssertionError("a box with a network has a listener")
+        try:
+            metered = rig.meter.open_trial(brief.trial_id, running.listener, expect, brief.evidence)
+            clocks = proc.clocks()
+            started = time.monotonic()
+            metered.set_start(started)
+            ended_by = _Watched(running, metered, brief.budgets, interrupts, started).until_end(show)
+            wall = time.monotonic() - started
+            gone = running.poll()
+        finally:
+            strays = running.end(END_GRACE_SECONDS)
+        exchanges = metered.close()
+        slept = proc.slept_between(clocks, proc.clocks())
+    code, killed_by = gone or (None, None)
+    status = ExitStatus(code=code, signal=killed_by, ended_by=ended_by)
+    return Session(
+        exchanges=exchanges,
+        report=_read(rig.client, brief, status),
+        exit=status,
+        wall=wall,
+        workspace=box.workspace,
+        egress=running.egress(),
+        counters=counters.result,
+        strays=strays,
+        refused_after_end=metered.refused_after_end(),
+        output_bytes=running.output_bytes(),
+        voids=_voids(ended_by, slept, metered),
+    )
+
+
+def _limits(budgets: Budgets) -> Limits:
+    return Limits(
+        memory_bytes=budgets.memory_bytes,
+        processes=budgets.processes,
+        file_bytes=budgets.disk_bytes,
+        disk_bytes=budgets.disk_bytes,
+    )
+
+
+def _seen_from(brief: Brief, box: Box) -> TrialContext:
+    """The context handed to the engine out of band, with the workspace as the client sees it."""
+    return TrialContext(
+        script=brief.context.script,
+        solution=brief.context.solution,
+        files=brief.context.files,
+        workspace=box.workspace,
+        tests=brief.context.tests,
+        nonce=brief.context.nonce,
+    )
+
+
+def _launch_spec(rig: Rig, brief: Brief, box: Box) -> LaunchSpec:
+    told = ClientEndpoint(
+        base_url=f"http://127.0.0.1:{box.port}",
+        dialect=rig.dialect,
+        model=rig.endpoint.model,
+        context=rig.endpoint.facts.context or rig.backend.context,
+        output_cap=rig.backend.max_tokens,
+    )
+    return LaunchSpec(
+        prompt=brief.prompt,
+        endpoint=told,
+        workspace=box.workspace,
+        home=box.home,
+        budgets=brief.budgets,
+        session_id=brief.session_id,
+        files=brief.files,
+        reasoning_effort=rig.backend.reasoning_effort,
+    )
+
+
+def _start(box: Box, launch: Launch, brief: Brief) -> Running:
+    for name, text in launch.files.items():
+        path = brief.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    stdin = None
+    if launch.stdin is not None:
+        stdin = brief.evidence / "stdin.txt"
+        stdin.write_bytes(launch.stdin.encode())
+    return box.start(
+        argv=launch.argv,
+        env={**box.base_env(), **launch.env},
+        stdin=stdin,
+        stdout=brief.evidence / "stdout.txt",
+        stderr=brief.evidence / "stderr.txt",
+        output_limit=brief.budgets.output_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A run under way and what may end it."""
+
+    running: Running
+    metered: MeterTrial
+    budgets: Budgets
+    interrupts: Interrupts
+    started: float  # monotonic
+
+    def until_end(self, show: Callable[[Live], None]) -> EndedBy:
+        """Wait until the client leaves or something ends the run; says what."""
+        while self.running.poll() is None:
+            live = self.metered.live()
+            show(live)
+            over = next((name for name, is_over in self._limits(live) if is_over), None)
+            if over is not None:
+                return over
+            self.running.wait(POLL_SECONDS)
+        return "client"
+
+    def _limits(self, live: Live) -> Iterator[tuple[EndedBy, bool]]:
+        budgets, now = self.budgets, time.monotonic()
+        moved = max(self.started, live.last_progress or 0.0, self.running.last_output() or 0.0)
+        over = self.running.over_limit()
+        yield "interrupt", self.interrupts.level >= STOP_NOW
+        yield "wall", now - self.started > budgets.wall_seconds
+        yield "stall", now - moved > budgets.stall_seconds
+        yield "turns", budgets.turns is not None and live.turns > budgets.turns
+        yield "tokens", budgets.output_tokens is not None and live.output > budgets.output_tokens
+        yield "loop", budgets.loop_repeats is not None and live.repeats >= budgets.loop_repeats
+        yield "disk", over == "disk"
+        yield "memory", over in ("memory", "processes")
+
+
+def _read(client: Client, brief: Brief, status: ExitStatus) -> ClientReport:
+    def lines(name: str) -> Callable[[], Iterable[str]]:
+        return lambda: fsio.lines(brief.evidence / name, MAX_LINE_BYTES)
+
+    artifacts = Artifacts(stdout=lines("stdout.txt"), stderr=lines("stderr.txt"), home=brief.home, exit=status)
+    return client.read(artifacts)
+
+
+def _voids(ended_by: EndedBy, slept: float, metered: MeterTrial) -> dict[VoidReason, str]:
+    voids: dict[VoidReason, str] = {}
+    if slept > SLEEP_GAP_SECONDS:
+        voids["machine_slept"] = f"the machine slept for {slept:.0f} s during the trial"
+    if ended_by == "interrupt":
+        voids["interrupted"] = "stopped by the person at the keyboard"
+    if faults := metered.faults():
+        voids["meter_error"] = faults[0]
+    return voids

@@ -1,0 +1,289 @@
+"""One trial from a prepared workspace to a row: run the client, read its diff, judge it, rule.
+
+It knows nothing of batches, ledgers or engines' start-up; the caller hands over a `Rig` and writes the row. A failure
+of the harness itself ends in a void row, never in a lost one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
+from benchmarks.lab.engines.base import TrialContext
+from benchmarks.lab.errors import LabError, TrialVoid
+from benchmarks.lab.meter import Live
+from benchmarks.lab.model import (
+    Budgets,
+    Checkout,
+    Environment,
+    Judgement,
+    Patch,
+    Ruling,
+    Target,
+    Task,
+    VoidReason,
+)
+from benchmarks.lab.rows import JudgeRow, PatchRow, TrialRow
+from benchmarks.lab.schedule import Slot
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+MAX_LISTED = 50
+MAX_LOOKED_AT = 50_000
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task ready to be tried: admitted by this batch's controls, with the tests that must be green."""
+
+    suite: str
+    target: Target
+    task: Task
+    environment: Environment
+    required: tuple[str, ...]
+    gold_seconds: float
+    budgets: Budgets
+    prompt_digest: str
+    target_digest: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders of one trial: `work` is deleted afterwards, `evidence` is kept; `evidence_name` is what the row says."""
+
+    work: Path
+    evidence: Path
+    evidence_name: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which slot this is, which attempt at it, and its place in the batch's order (both from 1)."""
+
+    slot: Slot
+    attempt: int
+    position: int
+
+
+def run(
+    rig: session.Rig,
+    assignment: Assignment,
+    turn: Turn,
+    place: Place,
+    *,
+    interrupts: session.Interrupts,
+    show: Callable[[Live], None],
+    locked: bool,
+) -> TrialRow:
+    """Run one trial; always returns a row, void when it measured something else than the cell."""
+    started, volatile = datetime.now().astimezone().isoformat(timespec="seconds"), stamp.volatile()
+    begin = time.monotonic()
+    common: dict[str, Any] = {
+        "task": assignment.task.id,
+        "target": assignment.target.name,
+        "suite": assignment.suite,
+        "tier": assignment.task.tier,
+        "backend": turn.slot.backend,
+        "client": turn.slot.client,
+        "purpose": rig.backend.purpose,
+        "isolation": rig.isolation,
+        "trial": turn.slot.trial,
+        "attempt": turn.attempt,
+        "position": turn.position,
+        "started": started,
+        "locked": locked,
+        "volatile": volatile,
+        "evidence": place.evidence_name,
+    }
+    try:
+        with _folders(place):
+            measured = _measure(rig, assignment, place, interrupts, show)
+    except (LabError, OSError) as error:
+        return TrialRow(**common, **_void_fields(error), wall_seconds=None, volatile_end=stamp.volatile())
+    spent = time.monotonic() - begin
+    outside = spent - measured["wall_seconds"] - (measured["judge"].seconds if measured["judge"] else 0.0)
+    return TrialRow(**common, **measured, harness_seconds=round(outside, 3), volatile_end=stamp.volatile())
+
+
+def _measure(
+    rig: session.Rig,
+    assignment: Assignment,
+    place: Place,
+    interrupts: session.Interrupts,
+    show: Callable[[Live], None],
+) -> dict[str, Any]:
+    """Prepare, run, read, judge, rule; the fields of the row that these give."""
+    tree = checkout.prepare(assignment.target, assignment.task, assignment.environment, place.work / "workspace")
+    facts = rig.endpoint.facts_now()
+    seen = session.run(rig, _brief(rig, assignment, tree, place), interrupts, show)
+    patch = checkout.collect(tree)
+    (place.evidence / "patch.diff").write_bytes(patch.diff)
+    judgement = _judge(rig, assignment, tree, patch, place) if patch.files else None
+    known = _seen(
+        rig, assignment, tree, place=place, seen=seen, patch=patch, judgement=judgement, process_before=facts.process
+    )
+    ruling = verdict.rule(findings.evidence(known))
+    return {
+        **_ruled(ruling),
+        **_session_fields(seen),
+        "judge": judge_row(judgement, len(assignment.required)) if judgement else None,
+        "patch": _patch_row(patch),
+        "source_repo_intact": tree.source_intact,
+    }
+
+
+def _seen(
+    rig: session.Rig,
+    assignment: Assignment,
+    tree: Checkout,
+    *,
+    place: Place,
+    seen: session.Session,
+    patch: Patch,
+    judgement: Judgement | None,
+    process_before: str | None,
+) -> findings.Seen:
+    return findings.Seen(
+        exchanges=seen.exchanges,
+        report=seen.report,
+        exit=seen.exit,
+        patch=patch,
+        judgement=judgement,
+        egress=seen.egress,
+        voids={**seen.voids, **_engine_voids(rig, process_before)},
+        model=rig.endpoint.model,
+        names=rig.endpoint.names,
+        workspace=seen.workspace,
+        stray_answers=stray_answers(place.work / "home", tree.allowed),
+        judge_limit_seconds=assignment.target.suite_seconds,
+        gold_seconds=assignment.gold_seconds,
+    )
+
+
+def _brief(rig: session.Rig, assignment: Assignment, tree: Checkout, place: Place) -> session.Brief:
+    return session.Brief(
+        trial_id=place.work.name,
+        session_id=str(uuid.uuid4()),
+        prompt=tree.prompt,
+        workspace=tree.workspace,
+        home=place.work / "home",
+        evidence=place.evidence,
+        files=tree.allowed,
+        readonly=assignment.environment.readonly,
+        path=(),
+        budgets=assignment.budgets,
+        context=TrialContext(
+            script=rig.backend.script,
+            solution=tree.solution,
+            files=tree.allowed,
+            tests=assignment.required[0].split("::")[0] if assignment.required else None,
+        ),
+    )
+
+
+def _judge(rig: session.Rig, assignment: Assignment, tree: Checkout, patch: Patch, place: Place) -> Judgement:
+    return judge.judge(
+        tree, patch.files, assignment.required, rig.isolation, place.work / "judge", place.evidence / "judge.log"
+    )
+
+
+def stray_answers(home: Path, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Files in the client's home that end in an allowed path: an answer written into the wrong folder (case 1)."""
+    found: list[str] = []
+    looked_at = 0
+    for folder, _, files in os.walk(home):
+        for name in files:
+            looked_at += 1
+            path = f"{folder}/{name}"
+            if any(path.endswith(f"/{wanted}") for wanted in allowed):
+                found.append(os.path.relpath(path, home))
+        if looked_at > MAX_LOOKED_AT:
+            break
+    return tuple(found[:MAX_LISTED])
+
+
+def _engine_voids(rig: session.Rig, before: str | None) -> Mapping[VoidReason, str]:
+    """An engine whose process is another one now was restarted by somebody; one that is gone died by itself."""
+    after = rig.endpoint.facts_now().process
+    if before is None or after is None or before == after:
+        return {}
+    return {"engine_restarted": f"the engine's process was {before} before the trial and is {after} after it"}
+
+
+def _session_fields(seen: session.Session) -> dict[str, Any]:
+    calls = tally.model_calls(seen.exchanges)
+    tokens = tally.tokens(calls)
+    return {
+        "wall_seconds": round(seen.wall, 3),
+        "shares": shares.shares(seen.exchanges, seen.wall),
+        "tokens": tokens,
+        "tokens_auxiliary": tally.tokens([call for call in calls if call.auxiliary]),
+        "turns": tally.turns(calls),
+        "exchanges": tally.exchanges_row(calls, seen.refused_after_end),
+        "engine_counters": seen.counters,
+        "counters_agree": tally.counters_agree(tokens, seen.counters, calls),
+        "client_report": seen.report,
+        "exit": seen.exit,
+        "egress_attempts": seen.egress,
+        "strays": len(seen.strays),
+        "output_bytes": seen.output_bytes,
+    }
+
+
+def _ruled(ruling: Ruling) -> dict[str, Any]:
+    return {name: getattr(ruling, name) for name in ("verdict", "cause", "who", "reason", "detail", "flags")}
+
+
+def _void_fields(error: Exception) -> dict[str, Any]:
+    if isinstance(error, TrialVoid):
+        reason = error.reason
+    else:
+        full = isinstance(error, fsio.DiskFull) or (isinstance(error, OSError) and error.errno in _FULL)
+        reason = "disk_full" if full else "harness_error"
+    return {"verdict": "void", "reason": reason, "detail": str(error)}
+
+
+def judge_row(judgement: Judgement, required: int) -> JudgeRow:
+    """What the ledger keeps of a judged run."""
+    return JudgeRow(
+        green=judgement.green,
+        passed=judgement.passed,
+        failed=judgement.failed,
+        skipped=judgement.skipped,
+        collected=judgement.collected,
+        required=required,
+        missing=judgement.missing[:MAX_LISTED],
+        seconds=round(judgement.seconds, 3),
+        ended_by=judgement.ended_by,
+        forged=judgement.forged,
+    )
+
+
+def _patch_row(patch: Patch) -> PatchRow:
+    return PatchRow(
+        files=tuple(patch.files),
+        lines_added=patch.lines_added,
+        lines_removed=patch.lines_removed,
+        touched_tests=patch.touched_tests[:MAX_LISTED],
+        touched_other=patch.touched_other[:MAX_LISTED],
+        unreadable=patch.unreadable[:MAX_LISTED],
+    )
+
+
+@contextmanager
+def _folders(place: Place) -> Iterator[None]:
+    """The trial's own folders; the work folder is gone afterwards, whatever the agent did to it."""
+    for folder in (place.work / "home", place.evidence):
+        folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        fsio.remove_tree(place.work)
