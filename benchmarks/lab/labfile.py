@@ -314,8 +314,8 @@ def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
         try:
             msgspec.convert(value, hints[name])
         except msgspec.ValidationError:
-            wanted, got = _wanted(hints[name]), _hint(hints[name], value) or f", not {_kind(entry.value)}"
-            raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted}{got}") from None
+            got = _hint(hints[name], value) or f", not {_kind(entry.value)}"
+            raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted(hints[name])}{got}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"{entry.where}: `{name}` of {what} must be greater than 0")
     return msgspec.convert({**{name: _plain(entry) for name, entry in entries.items()}, **fixed}, record)
@@ -327,7 +327,8 @@ def _kind(value: Any) -> str:
     return words.get(type(value), "a date")
 
 
-def _wanted(hint: Any) -> str:
+def wanted(hint: Any) -> str:
+    """A setting's type in words: `a whole number`, `one of never, arm, trial`."""
     arguments = get_args(hint)
     simple: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     if hint in simple:
@@ -336,7 +337,7 @@ def _wanted(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(arguments)
     if origin in (Union, types.UnionType):
-        return _wanted(next(argument for argument in arguments if argument is not type(None)))
+        return wanted(next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
         return "a list of text, like [a, b]"
     return "a group of settings, like {temperature: 0.7}"
