@@ -170,7 +170,7 @@ def default_label(found: Facts) -> str:
 def chip_slug(chip: str | None) -> str:
     """`Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz` -> `intel-core-i7-8650u`."""
     text = re.sub(r"\((r|tm|c)\)", " ", (chip or "unknown-chip").lower())
-    text = re.sub(r"@.*|\b\d+-core\b.*|\b(cpu|processor|with radeon.*)\b", " ", text)
+    text = re.sub(r"@.*|\bw/.*|\bwith radeon.*|\b\d+-core\b.*|\b(cpu|processor)\b", " ", text)
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-")[:40].strip("-") or "unknown-chip"
 
 
