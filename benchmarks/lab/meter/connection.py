@@ -6,6 +6,7 @@ Knows bytes only; HTTP is `relay`'s. Everything happens on the meter's event loo
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +38,11 @@ class Connection(asyncio.Protocol):
         """Begin."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        # asyncio does so itself only for sockets made with proto=IPPROTO_TCP, which accepted ones rarely are; with
+        # Nagle's algorithm a first token waits 40 ms for an acknowledgement.
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._on_made:
             self._on_made(self)
 
@@ -93,6 +99,11 @@ class Connection(asyncio.Protocol):
         """Wait while the other side is behind."""
         if self._writable is not None and not self.gone:
             await self._writable
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` was called, or the connection is over."""
+        return self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
         """Close after what was written has gone out."""

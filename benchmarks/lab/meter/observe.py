@@ -17,7 +17,6 @@ from benchmarks.lab.dialects import (
     Reply,
     RequestFacts,
     decode,
-    dialect_of,
     engine_timings,
     kind_of_error,
     obj,
@@ -27,9 +26,11 @@ from benchmarks.lab.dialects import (
 from benchmarks.lab.dialects.facts import error_text
 from benchmarks.lab.dialects.sse import EventStream
 from benchmarks.lab.dialects.textual import textual_calls
+from benchmarks.lab.meter.http1 import Headers, value
 from benchmarks.lab.model import Dialect, Exchange, Record, Tokens
 
 WHOLE_LIMIT = 32 << 20  # bytes of an unstreamed reply kept to be read
+COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
 INFLATED_PIECE = 1 << 20  # bytes decompressed at a time
 
 SIDE_WORK = re.compile(
@@ -100,7 +101,6 @@ class Observed:
 
     def read_request(self) -> None:
         """Read what the request asks for (after it was forwarded)."""
-        self.dialect = dialect_of(self.method, self.path)
         if self.dialect:
             self.facts = read_request(self.dialect, self.body)
             if self.sent is not None:
@@ -112,15 +112,14 @@ class Observed:
 
     # ---- the reply ----
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def head(self, status: int, headers: Headers) -> None:
         """The reply's status and headers say how to read it."""
-        fields = {name: value.decode("latin-1").lower() for name, value in headers}
         self.status = status
-        self.streamed = "text/event-stream" in fields.get(b"content-type", "")
-        encoding = fields.get(b"content-encoding", "identity").strip()
-        if encoding in ("gzip", "x-gzip", "deflate"):
+        self.streamed = b"text/event-stream" in value(headers, b"content-type").lower()
+        encoding = value(headers, b"content-encoding").strip().lower()
+        if encoding in COMPRESSED:
             self.inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self.readable = encoding in ("identity", "", "gzip", "x-gzip", "deflate")
+        self.readable = encoding in (b"", b"identity", *COMPRESSED)
 
     def piece(self, data: bytes, at: float) -> None:
         """A piece of the reply's body that arrived at `at` and has been forwarded."""
@@ -128,7 +127,7 @@ class Observed:
         self.response_hash.update(data)
         if self.response_file is not None:
             self.response_file.write(data)
-        if not self.readable or not dialect_of(self.method, self.path):
+        if not self.readable or self.dialect is None:
             return
         if self.inflater is None:
             self._text(data, at)
@@ -153,12 +152,12 @@ class Observed:
             self.whole.clear()
 
     def _events(self, events: list[tuple[str, bytes]], at: float) -> None:
-        dialect = dialect_of(self.method, self.path)
+        read = DIALECTS[self.dialect].event if self.dialect else None
         for name, data in events:
             if data == b"[DONE]":
                 self.reply.done = True
-            elif dialect:
-                DIALECTS[dialect].event(self.reply, name, obj(decode(data)), at)
+            elif read:
+                read(self.reply, name, obj(decode(data)), at)
 
     def finish(self, at: float) -> None:
         """No more will come: read what only the end makes readable, and settle how it ended."""

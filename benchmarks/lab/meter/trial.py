@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -87,6 +87,7 @@ class MeterTrial:
         self._open: dict[int, tuple[Observed, Callable[[], None] | None]] = {}
         self._unstudied: deque[Observed] = deque()
         self._bodies: deque[bytes] = deque()
+        self._bodies_size = 0
         self._first_with: dict[str, int] = {}
         self._calls: deque[ToolCall] = deque(maxlen=CALLS_REMEMBERED)
         self._requests = self._refused = self._errors = self._prompt = self._output = self._repeats = 0
@@ -138,7 +139,7 @@ class MeterTrial:
 
     def begin(self, method: str, path: str, body: bytes, t_start: float, t_end: float) -> Observed:
         """A request has arrived whole; it is read a moment later, while the engine works on it."""
-        seen = Observed(self._requests, method, path, body, t_start, t_end)
+        seen = Observed(self._requests, method, path, body, t_start, t_end, dialect_of(method, path))
         self._requests += 1
         self._last_byte = t_end
         self._open[seen.index] = (seen, None)
@@ -191,14 +192,15 @@ class MeterTrial:
                 self._first_with.setdefault(seen.digest, seen.index)
                 if seen.duplicate_of is None:
                     self._last_progress = max(self._last_progress or 0.0, seen.t_request_end)
-                seen.prefix_shared = max((shared_prefix(body, seen.body) for body in self._bodies), default=0)
+                seen.prefix_shared = longest_shared_prefix(self._bodies, seen.body)
                 self._remember(seen.body)
             self._keep_bodies(seen)
 
     def _remember(self, body: bytes) -> None:
         self._bodies.append(body)
-        while len(self._bodies) > BODIES_KEPT or sum(map(len, self._bodies)) > BODIES_BYTES:
-            self._bodies.popleft()
+        self._bodies_size += len(body)
+        while len(self._bodies) > BODIES_KEPT or self._bodies_size > BODIES_BYTES:
+            self._bodies_size -= len(self._bodies.popleft())
 
     def _add(self, exchange: Exchange) -> None:
         self._prompt += exchange.tokens.prompt_total or 0
@@ -214,7 +216,7 @@ class MeterTrial:
                 self._repeats = trailing_repeats(self._calls)
 
     def _keep_bodies(self, seen: Observed) -> None:
-        if self._evidence is None or dialect_of(seen.method, seen.path) is None:
+        if self._evidence is None or seen.dialect is None:
             return
         stem = self._evidence / "exchanges" / f"{seen.index:03d}"
         try:
@@ -247,6 +249,17 @@ class MeterTrial:
             lines = b"".join(msgspec.json.encode(exchange) + b"\n" for exchange in exchanges)
             (self._evidence / "exchanges.jsonl").write_bytes(lines)
         return exchanges
+
+
+def longest_shared_prefix(earlier: Sequence[bytes], body: bytes) -> int:
+    """Length of the longest prefix that `body` shares with any of `earlier`; the latest is the likeliest."""
+    best = 0
+    for other in reversed(earlier):
+        if other[: best + 1] == body[: best + 1]:
+            best = shared_prefix(other, body)
+        if best == len(body):
+            break
+    return best
 
 
 def shared_prefix(first: bytes, second: bytes) -> int:

@@ -5,30 +5,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-import h11
-
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.meter.connection import Connection
+from benchmarks.lab.meter.http1 import HEAD_LIMIT, Body, Headers, HttpError, end_to_end
 from benchmarks.lab.model import Record
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # below the shortest keep-alive of the engines seen (llama.cpp, uvicorn and Node close after 5 s)
-HEADER_LIMIT = 256 << 10  # bytes of a head; Codex sends large metadata headers
-
-HOP_BY_HOP = frozenset(
-    name.encode()
-    for name in (
-        "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
-        "te", "trailer", "transfer-encoding", "upgrade",
-    )
-)  # fmt: skip
-
-Headers = list[tuple[bytes, bytes]]
-Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class Upstream(Record, frozen=True, kw_only=True):
@@ -48,9 +34,9 @@ class Address:
     host: str
     port: int
     tls: ssl.SSLContext | None
-    prefix: str
+    prefix: bytes
     authority: bytes
-    api_key: str | None
+    api_key: bytes | None
 
     @staticmethod
     def of(upstream: Upstream) -> Address:
@@ -67,67 +53,74 @@ class Address:
             host=parts.hostname,
             port=port or (443 if tls else 80),
             tls=tls,
-            prefix=parts.path.rstrip("/").removesuffix("/v1"),
+            prefix=parts.path.rstrip("/").removesuffix("/v1").encode(),
             authority=parts.netloc.rpartition("@")[2].encode(),
-            api_key=upstream.api_key,
+            api_key=upstream.api_key.encode() if upstream.api_key else None,
         )
 
-    def target(self, asked: bytes) -> bytes:
-        """The request target at the engine."""
-        return self.prefix.encode() + asked
-
-    def headers(self, sent: Iterable[tuple[bytes, bytes]], length: int | None) -> Headers:
+    def headers(self, sent: Headers, length: int | None) -> Headers:
         """The client's headers as they go to the engine: own host, own key, the body's length."""
-        dropped = {b"host", b"content-length"} | ({b"authorization", b"x-api-key"} if self.api_key else set())
-        sent = list(sent)
-        kept = end_to_end(sent, dropped)
+        keys = (b"authorization", b"x-api-key") if self.api_key else ()
+        kept = [(b"host", self.authority), *end_to_end(sent, (b"host", b"content-length", *keys))]
         if length is not None:
             kept.append((b"content-length", b"%d" % length))
         if self.api_key:
-            kept.append((b"authorization", f"Bearer {self.api_key}".encode()))
+            kept.append((b"authorization", b"Bearer " + self.api_key))
             if any(name == b"x-api-key" for name, _ in sent):
-                kept.append((b"x-api-key", self.api_key.encode()))
-        return [(b"host", self.authority), *kept]
+                kept.append((b"x-api-key", self.api_key))
+        return kept
 
 
 @dataclass(slots=True)
 class Link:
-    """A connection with its HTTP state. `at`: when the bytes read last arrived; `since`: when a cycle's first did."""
+    """A connection read message by message. `at`: when the last bytes came; `since`: this message's first."""
 
     connection: Connection
-    http: h11.Connection
+    buffer: bytes = b""
     at: float = 0.0
     since: float | None = None
     used: bool = False  # it has carried an exchange before
     idle_since: float = 0.0
 
-    @staticmethod
-    def on(connection: Connection, role: type[h11.CLIENT] | type[h11.SERVER]) -> Link:
-        """A link in `role` on a new connection."""
-        return Link(connection, h11.Connection(role, max_incomplete_event_size=HEADER_LIMIT))
+    async def head(self) -> bytes | None:
+        """The next head without its closing empty line; None if the connection ended before one began."""
+        self.buffer = self.buffer.lstrip(b"\r\n")
+        while (end := self.buffer.find(b"\r\n\r\n")) < 0:
+            if len(self.buffer) > HEAD_LIMIT:
+                raise HttpError(f"a head longer than {HEAD_LIMIT} bytes")
+            if not (data := await self.read()):
+                if self.buffer:
+                    raise HttpError("the connection ended inside a head")
+                return None
+            self.buffer += data
+        head, self.buffer = self.buffer[:end], self.buffer[end + 4 :]
+        return head
 
-    async def next_event(self) -> Event:
-        """The next HTTP event; h11.RemoteProtocolError where the other side breaks off or breaks the protocol."""
-        while (event := self.http.next_event()) is h11.NEED_DATA:
-            if self.http.they_are_waiting_for_100_continue:
-                self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            self.at, data = await self.connection.receive()
-            if self.since is None:
-                self.since = self.at
-            self.http.receive_data(data)
-        return event
+    async def read(self) -> bytes:
+        """What arrives next; nothing: the other side has ended the connection."""
+        self.at, data = await self.connection.receive()
+        if self.since is None and data:
+            self.since = self.at
+        return data
 
-    def send(self, event: h11.Event) -> None:
-        """Write an HTTP event now."""
-        self.connection.send(self.http.send(event) or b"")
+    async def body(self, body: Body, limit: int) -> bytes | None:
+        """All of a body; None if it is longer than `limit` bytes."""
+        pieces = body.feed(self.buffer)
+        size = sum(map(len, pieces))
+        while not body.over:
+            if not (data := await self.read()):
+                raise HttpError("the connection ended inside a body")
+            more = body.feed(data)
+            pieces += more
+            size += sum(map(len, more))
+            if size > limit:
+                return None
+        self.buffer = body.rest
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def next_cycle(self) -> bool:
-        """Ready the link for another exchange; False if it cannot carry one."""
-        if self.connection.gone or self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
-            return False
-        self.http.start_next_cycle()
+    def next_message(self) -> None:
+        """Ready the link for another exchange."""
         self.used, self.since, self.idle_since = True, None, time.monotonic()
-        return True
 
 
 @dataclass(slots=True)
@@ -152,24 +145,14 @@ class Pool:
         loop = asyncio.get_running_loop()
         opening = loop.create_connection(Connection, self.address.host, self.address.port, ssl=self.address.tls)
         _, connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
-        return Link.on(connection, h11.CLIENT)
+        return Link(connection)
 
     def keep(self, link: Link) -> None:
-        """Take a connection back after its exchange, or close it if it cannot carry another."""
-        if link.next_cycle():
-            self.idle.append(link)
-        else:
-            link.connection.abort()
+        """Take a connection back after a whole exchange."""
+        link.next_message()
+        self.idle.append(link)
 
     def close(self) -> None:
         """Close what is idle."""
         while self.idle:
             self.idle.pop().connection.abort()
-
-
-def end_to_end(headers: Iterable[tuple[bytes, bytes]], dropped: Iterable[bytes] = ()) -> Headers:
-    """`headers` without those that concern one connection only, and without `dropped`."""
-    headers = list(headers)
-    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    unwanted = HOP_BY_HOP | named | set(dropped)
-    return [(name, value) for name, value in headers if name not in unwanted]
