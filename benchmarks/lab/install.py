@@ -68,12 +68,15 @@ def install(client: Client, cache: Path, say: Say) -> Installation:
     if client.install.kind == "none":
         return _foreign(client)
     root = _root(client, cache)
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(root, client, say):
-        made = _recorded(root, client)
-        if made is None:
-            _make(client, root, say)
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(root, client, say):
             made = _recorded(root, client)
+            if made is None:
+                _make(client, root, say)
+                made = _recorded(root, client)
+    except OSError as error:
+        raise Refused(f"client {client.name}: cannot install into {root.parent}: {error}.") from error
     if made is None:
         raise Refused(f"client {client.name}: {root} cannot be read back; delete it and run again.")
     return made
@@ -197,8 +200,6 @@ def _make(client: Client, root: Path, say: Say) -> None:
         made = _Made(version=client.pinned, readonly=[_BIN, *readonly], commands=_commands(staging))
         (staging / _RECORD).write_bytes(msgspec.json.encode(made))
         staging.rename(root)
-    except OSError as error:
-        raise Refused(f"client {client.name}: cannot install into {root.parent}: {error}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     say(f"installed {client.name} {client.pinned} in {time.monotonic() - started:.0f} s")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.lab.clients import CLIENTS
@@ -88,6 +88,7 @@ def recorded(name: str) -> list[str]:
 
 
 @EVERY
+@settings(deadline=None, max_examples=60)
 @given(out=st.lists(EVENTS | GARBAGE | PROSE, max_size=12), err=st.lists(GARBAGE, max_size=3), code=st.integers(0, 2))
 def test_no_output_makes_reading_fail(client: Client, out: list[str], err: list[str], code: int) -> None:
     report = client.read(said(out, err, ExitStatus(code=code, signal=None, ended_by="client")))
