@@ -1,0 +1,326 @@
+"""The `openai` engine against servers of every kind: the scripted one, and small fakes that answer as real ones do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.lab.engines import ask, find
+from benchmarks.lab.engines import openai as attached
+from benchmarks.lab.engines.base import PATHS, Endpoint, TrialContext, clean_base_url, refuse_hosted
+from benchmarks.lab.errors import LabError, Refused, UsageError
+from benchmarks.lab.model import Backend, EngineCounters
+
+Answer = tuple[int, str, str]  # status, content type, body
+Routes = Mapping[str, Any]  # path -> JSON value, or a function that gives an Answer
+
+CHAT = {"model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "H"}}]}
+MODELS = {"data": [{"id": "m"}]}
+
+
+@contextlib.contextmanager
+def fake(routes: Routes) -> Iterator[str]:
+    """A server that answers these paths, and 404 with a JSON error to all others; yields its base URL."""
+
+    class Fake(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            found = routes.get(self.path, lambda: (404, "application/json", '{"error": "not found"}'))
+            status, kind, body = found() if callable(found) else (200, "application/json", json.dumps(found))
+            data = body.encode()
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = answer  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def attach(url: str, **fields: Any) -> Iterator[Endpoint]:
+    backend = Backend(**{"name": "mine", "engine": "openai", "base_url": url, **fields})
+    with find("openai").serve(backend, Path(), print) as endpoint:
+        yield endpoint
+
+
+def html() -> Answer:
+    return 200, "text/html; charset=utf-8", "<html><body>Welcome to nginx</body></html>"
+
+
+# ---- attaching ----
+
+
+def test_it_attaches_to_a_plain_server_and_finds_its_dialects(tmp_path: Path) -> None:
+    with find("scripted").serve(Backend(name="s", engine="scripted"), tmp_path, print) as served:
+        with attach(served.base_url + "/v1/") as endpoint:
+            assert endpoint.base_url == served.base_url
+            assert endpoint.model == "scripted"
+            assert set(endpoint.dialects) == set(PATHS)
+            with endpoint.trial(TrialContext()) as box:
+                pass
+        assert box.result is None
+
+
+def test_only_dialects_that_are_answered_count() -> None:
+    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, PATHS["anthropic-messages"]: html}
+    with fake(routes) as url, attach(url) as endpoint:
+        assert endpoint.dialects == ("openai-chat",)
+
+
+def test_declared_dialects_are_not_probed() -> None:
+    asked: list[str] = []
+
+    def messages() -> Answer:
+        asked.append("messages")
+        return 200, "application/json", json.dumps({"model": "m", "content": []})
+
+    routes = {"/v1/models": MODELS, PATHS["anthropic-messages"]: messages}
+    with fake(routes) as url, attach(url, options={"dialects": ["anthropic-messages"]}) as endpoint:
+        assert endpoint.dialects == ("anthropic-messages",)
+    assert asked == ["messages"]
+    with fake(routes) as url, pytest.raises(UsageError, match=r"option dialects must be a list of: openai-chat"):
+        attach(url, options={"dialects": ["chat"]}).__enter__()
+
+
+def test_case_25_readiness_waits_while_completions_are_503_and_health_says_ok() -> None:
+    left = iter([503, 503])
+
+    def chat() -> Answer:
+        if next(left, 200) == 503:
+            return 503, "application/json", '{"error": {"message": "Loading model"}}'
+        return 200, "application/json", json.dumps(CHAT)
+
+    with fake({"/health": {"status": "ok"}, PATHS["openai-chat"]: chat}) as url:
+        server = ask.Server(base_url=url, who="backend 'mine': field base_url")
+        ready = ask.wait_ready(server, "m", "openai-chat", 30, lambda: True)
+    assert ready.health_seconds is not None
+    assert ready.health_seconds < ready.completion_seconds
+    assert next(left, None) is None
+
+
+# ---- mistakes, one sentence each ----
+
+
+def loading() -> Answer:
+    return 503, "application/json", '{"error": {"message": "Loading model"}}'
+
+
+def test_a_server_that_stays_503_is_named_with_its_words() -> None:
+    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: loading}) as url:
+        with pytest.raises(Refused, match=r"backend 'mine': field base_url.*503.*Loading model"):
+            attach(url, options={"ready_seconds": 0.3}).__enter__()
+
+
+def test_nothing_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(Refused, match=f"backend 'mine': field base_url: nothing listens at {url}"):
+            attach(url).__enter__()
+
+
+def test_a_web_page_instead_of_json() -> None:
+    with fake({"/v1/models": html}) as url:
+        with pytest.raises(UsageError, match=r"backend 'mine': field base_url.*a web page instead of JSON"):
+            attach(url).__enter__()
+
+
+def test_a_web_page_instead_of_a_completion() -> None:
+    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: html}) as url:
+        with pytest.raises(UsageError, match="completion with a web page instead of JSON"):
+            attach(url).__enter__()
+
+
+def test_case_25_accepts_and_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Refused, match=r"backend 'mine': field base_url.*accepts connections but does not answer"):
+            attach(url, options={"answer_seconds": 0.2}).__enter__()
+
+
+def test_something_that_does_not_speak_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def babble() -> None:
+            line, _ = other.accept()
+            with line:
+                line.recv(4096)
+                line.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        threading.Thread(target=babble, daemon=True).start()
+        with pytest.raises(Refused, match=r"field base_url.*does not speak HTTP"):
+            attach(f"http://127.0.0.1:{other.getsockname()[1]}").__enter__()
+
+
+def test_a_key_is_wanted_and_a_named_variable_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with fake({"/v1/models": lambda: (401, "application/json", "{}")}) as url:
+        with pytest.raises(UsageError, match="wants a key; name its environment variable in api_key_env"):
+            attach(url).__enter__()
+        with pytest.raises(UsageError, match="field api_key_env names MY_KEY, which is not set"):
+            attach(url, api_key_env="MY_KEY").__enter__()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://user:hunter2@host:1/v1", "http://hunter2@host", "http://host/?key=hunter2", "http://host/#hunter2"],
+)
+def test_a_secret_in_the_url_is_refused_and_never_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="backend 'mine': field base_url") as caught:
+        clean_base_url("mine", url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "http://", "http://host:notaport", ""])
+def test_what_is_no_http_url_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="backend 'mine': field base_url"):
+        clean_base_url("mine", url)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080"),
+        ("http://[::1]:11434", "http://[::1]:11434"),
+        ("https://box.local/llm/v1", "https://box.local/llm"),
+    ],
+)
+def test_the_url_is_kept_without_v1(given: str, kept: str) -> None:
+    assert clean_base_url("mine", given) == kept
+
+
+def test_several_models_and_none_named_lists_them() -> None:
+    with fake({"/v1/models": {"data": [{"id": "a"}, {"id": "b"}]}}) as url:
+        with pytest.raises(UsageError, match=r"field model is missing.*serves 2 models \(a, b\)"):
+            attach(url).__enter__()
+
+
+def test_case_20_another_name_answers_unless_it_is_an_alias() -> None:
+    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: {**CHAT, "model": "m-Q4_K_M.gguf"}}
+    with fake(routes) as url:
+        with pytest.raises(UsageError, match=r"asked for 'm', but 'm-Q4_K_M\.gguf' answers"):
+            attach(url).__enter__()
+        with attach(url, aliases=("m-Q4_K_M.gguf",)) as endpoint:
+            assert endpoint.names == ("m", "m-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder:480b-cloud", "glm:cloud", "x-CLOUD "])
+def test_B31_hosted_names_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"backend 'mine': field model.*vendor's machines"):
+        refuse_hosted("mine", name)
+    refuse_hosted("mine", "cloud-7b")
+
+
+def test_B31_a_model_that_the_server_passes_on_is_refused() -> None:
+    with fake({"/api/show": {"remote_host": "https://far.invalid"}, "/v1/models": MODELS}) as url:
+        with pytest.raises(UsageError, match="field model names 'm', which this server passes on"):
+            attach(url, model="m").__enter__()
+
+
+# ---- facts, each None when not told ----
+
+
+def probe(routes: Routes) -> Any:
+    with fake(routes) as url:
+        return find("openai").probe(url)
+
+
+def test_B24_facts_of_ollama_are_those_in_force() -> None:
+    loaded = {"name": "m:latest", "context_length": 4096, "digest": "abc", "details": {"quantization_level": "Q4_K_M"}}
+    facts = probe({"/v1/models": MODELS, "/api/version": {"version": "0.9"}, "/api/ps": {"models": [loaded]}})
+    assert (facts.engine, facts.version, facts.context, facts.quantization) == ("ollama", "0.9", 4096, "Q4_K_M")
+    unloaded = probe({"/v1/models": MODELS, "/api/version": {"version": "0.9"}, "/api/ps": {"models": []}})
+    assert unloaded.context is None
+
+
+def test_facts_of_lm_studio_are_those_in_force() -> None:
+    entry = {"id": "m", "quantization": "Q8_0", "loaded_context_length": 8192, "max_context_length": 131072}
+    facts = probe({"/v1/models": MODELS, "/api/v0/models": {"data": [entry]}})
+    assert (facts.engine, facts.context, facts.context_trained) == ("lm studio", 8192, 131072)
+
+
+def test_facts_of_vllm() -> None:
+    models = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 32768}]}
+    facts = probe({"/v1/models": models, "/version": {"version": "0.12"}})
+    assert (facts.engine, facts.version, facts.context) == ("vllm", "0.12", 32768)
+
+
+def test_B33_facts_of_llama_cpp_take_the_context_of_a_slot() -> None:
+    props = {"default_generation_settings": {"n_ctx": 4096, "params": {"temperature": 0.8}}, "total_slots": 4}
+    slots = [{"id": number, "n_ctx": 1024} for number in range(4)]
+    models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+    facts = probe({"/v1/models": models, "/props": props, "/slots": slots})
+    assert (facts.engine, facts.context, facts.slots) == ("llama.cpp", 1024, 4)
+    assert facts.sampler == {"temperature": 0.8}
+    assert facts.template_tools is None
+
+
+def test_a_server_that_tells_nothing_more_leaves_all_else_unknown() -> None:
+    facts = probe({"/v1/models": MODELS})
+    assert facts.model_id == "m"
+    assert (facts.engine, facts.context, facts.sampler, facts.slots) == (None, None, None, None)
+
+
+def test_a_probe_of_nothing_is_one_sentence() -> None:
+    with pytest.raises(LabError, match="nothing listens"):
+        find("openai").probe("http://127.0.0.1:1")
+
+
+def test_the_listening_process_is_found_on_loopback_only() -> None:
+    with fake({}) as url:
+        found = attached.listener(url)
+        assert found is None or found.pid > 0
+    assert attached.listener("http://192.0.2.1:8080") is None
+
+
+# ---- counters ----
+
+
+def metrics(*values: Callable[[], int]) -> Callable[[], Answer]:
+    def answer() -> Answer:
+        names = [*ask.COUNTERS.values(), *ask.BUSY]
+        numbers = [value() for value in values] + [0, 0]
+        return 200, "text/plain", "".join(f"# HELP {n} x\n{n} {v}\n" for n, v in zip(names, numbers, strict=True))
+
+    return answer
+
+
+def test_counters_of_a_llama_cpp_server_are_differences_over_the_trial() -> None:
+    total = [100]
+    routes = {
+        "/v1/models": MODELS,
+        PATHS["openai-chat"]: CHAT,
+        "/metrics": metrics(lambda: total[0], lambda: 7, lambda: total[0] * 2),
+    }
+    with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
+        total[0] += 5
+    assert box.result == EngineCounters(prompt_new=5, prompt_cached=0, output=10)
+
+
+def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "IDLE_SECONDS", 0.2)
+    busy = "".join(f"{name} 1\n" for name in [*ask.COUNTERS.values(), *ask.BUSY])
+    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, "/metrics": lambda: (200, "text/plain", busy)}
+    with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
+        pass
+    assert box.result is None
