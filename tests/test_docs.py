@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("benchmarks", "scripts", "docs", "tests", "hardware", ".ci", ".github")
 # Made by running a program, named in docs all the same.
 MADE = {"lab.local.yaml", "uv.lock"}
+EXAMPLE = "acme"  # the made-up name of guides: "copy a file to clients/acme.py"
 
 
 def documents() -> list[Path]:
@@ -98,10 +99,10 @@ def test_links_resolve(path: Path) -> None:
 
 
 def named_paths(path: Path) -> Iterator[str]:
-    """Inline code that is a path of this repository: begins with one of its folders, has no placeholder."""
+    """Inline code that is a path of this repository: begins with one of its folders, is no example."""
     for code in re.findall(r"`([^`\n]+)`", text(path)):
         name = code.removeprefix("./").split(":")[0].rstrip("/")
-        if re.fullmatch(r"[\w./-]+", name) and name.split("/")[0] in PARTS:
+        if re.fullmatch(r"[\w./-]+", name) and name.split("/")[0] in PARTS and EXAMPLE not in name:
             yield name
 
 
