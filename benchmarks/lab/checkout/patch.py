@@ -83,13 +83,16 @@ def read_inside(root: Path, path: str, limit: int = FILE_LIMIT) -> bytes | None:
     finally:
         if folder is not None:
             os.close(folder)
-    with os.fdopen(file, "rb") as content:
-        about = os.fstat(content.fileno())
+    try:
+        about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             raise Unreadable("not a regular file")
         if about.st_size > limit:
             raise Unreadable(f"larger than {limit >> 20} MiB")
-        return content.read(limit)
+        with os.fdopen(file, "rb", closefd=False) as content:
+            return content.read(limit)
+    finally:
+        os.close(file)
 
 
 def _reason(failure: OSError) -> str:

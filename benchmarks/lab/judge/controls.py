@@ -30,6 +30,7 @@ class Admission(Record, frozen=True, kw_only=True):
     admissible: bool
     why: str | None
     flake_rate: float
+    tests: int  # outcomes of the first gold run
     flipping: tuple[str, ...]  # tests green in every gold run and in no excised run
     gold_seconds: tuple[float, ...]
     excised_seconds: tuple[float, ...]
@@ -92,6 +93,7 @@ def admit(run: Callable[[], ControlPair], n: int = 3) -> Admission:
         admissible=why is None,
         why=why,
         flake_rate=rate,
+        tests=len(pairs[0].gold.outcomes),
         flipping=flipping([p.gold for p in pairs], [p.excised for p in pairs]),
         gold_seconds=tuple(pair.gold.seconds for pair in pairs),
         excised_seconds=tuple(pair.excised.seconds for pair in pairs),

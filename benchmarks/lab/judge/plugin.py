@@ -56,9 +56,9 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """One line per phase of a test."""
+    """One line per phase of a test; a subtest is reported apart, under the id of the test it belongs to."""
     _report(
-        kind="phase",
+        kind="subtest" if hasattr(report, "context") else "phase",
         id=report.nodeid,
         when=report.when,
         outcome=report.outcome,

@@ -116,25 +116,23 @@ def suite_argv(checkout: Checkout) -> list[str]:
 
 def read_report(report: bytes, key: str) -> Reported:
     """Read the plugin's lines; a line that does not carry the chain on, or a canary that passed, makes it forged."""
+    lines = list(_chained(report, key))
+    known = [line for line in lines if line is not None]
     phases: dict[str, list[Mapping[str, Any]]] = {}
-    collected, complete, chained = 0, False, True
-    for line in _chained(report, key):
-        if line is None:
-            chained = False
-            break
-        if line["kind"] == "collected":
-            collected += line["count"]
-        complete = line["kind"] == "end"
+    for line in known:
         if line["kind"] == "phase":
             phases.setdefault(line["id"], []).append(line)
-    outcomes = {test: _outcome(seen) for test, seen in phases.items()}
+    broken = {line["id"] for line in known if line["kind"] == "subtest" and line["outcome"] == "failed"}
+    outcomes = {test: "failed" if test in broken else _outcome(seen) for test, seen in phases.items()}
     canaries = {test.rpartition("::")[2]: outcomes.pop(test) for test in list(outcomes) if f"::{CANARY}" in test}
     wrong = [name for name, outcome in canaries.items() if (outcome == "passed") != name.endswith("_passes")]
+    collected = sum(line["count"] for line in known if line["kind"] == "collected")
+    complete = bool(known) and known[-1]["kind"] == "end"
     return Reported(
         outcomes=outcomes,
         collected=collected,
         complete=complete,
-        forged=not chained or bool(wrong) or (complete and collected > 0 and not canaries),
+        forged=None in lines or bool(wrong) or (complete and collected > 0 and not canaries),
     )
 
 
