@@ -4,13 +4,15 @@
         trial = meter.open_trial(trial_id, listener, Expectation(prompt=..., names=...), evidence_folder)
         trial.set_start(time.monotonic()) ... trial.live() ... exchanges = trial.close()
 
-Files: `connection` (bytes), `upstream` (the engine's address and connections), `relay` (HTTP), `observe` (one
-exchange), `trial` (all of a trial's), `readings` (what several exchanges say together), `service` (thread and loop).
+Files: `connection` (bytes), `upstream` (the engine's address and connections), `http1` (heads and
+extents), `relay` (one client connection), `observe` (one exchange), `trial` (all of a trial's), `readings` and
+`prefixes` (what several exchanges say together), `service` (thread and loop).
 It does not judge: verdicts are `verdict`'s, time shares are `shares`'.
 """
 
 from benchmarks.lab.dialects.rewrites import Rewrite, rewrites_of
 from benchmarks.lab.meter.observe import Expectation
+from benchmarks.lab.meter.prefixes import PrefixNote
 from benchmarks.lab.meter.readings import (
     classify,
     client_retries,
@@ -29,6 +31,7 @@ __all__ = [
     "Live",
     "Meter",
     "MeterTrial",
+    "PrefixNote",
     "Rewrite",
     "Upstream",
     "classify",

@@ -19,6 +19,7 @@ import msgspec
 
 from benchmarks.lab.dialects import dialect_of
 from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
+from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes
 from benchmarks.lab.meter.readings import classify, is_turn, trailing_repeats
 from benchmarks.lab.model import Exchange, Record, ToolCall
 
@@ -86,8 +87,9 @@ class MeterTrial:
         self._exchanges: list[Exchange] = []
         self._open: dict[int, tuple[Observed, Callable[[], None] | None]] = {}
         self._unstudied: deque[Observed] = deque()
-        self._bodies: deque[bytes] = deque()
+        self._bodies: deque[tuple[int, bytes]] = deque()
         self._bodies_size = 0
+        self._reasoning: dict[int, int] = {}
         self._first_with: dict[str, int] = {}
         self._calls: deque[ToolCall] = deque(maxlen=CALLS_REMEMBERED)
         self._requests = self._refused = self._errors = self._prompt = self._output = self._repeats = 0
@@ -126,6 +128,10 @@ class MeterTrial:
     def close(self) -> tuple[Exchange, ...]:
         """End the trial: break off what is open, refuse what still comes, return every exchange in order."""
         return asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+
+    def prefix_notes(self) -> tuple[PrefixNote, ...]:
+        """After `close`: where turns lost cached prefix, whose doing that was, and what it cost."""
+        return prefix_notes(classify(self._in_order()), dict(self._bodies), self._reasoning)
 
     def refused_after_end(self) -> int:
         """Requests that came after `close`; they were answered 503."""
@@ -174,6 +180,7 @@ class MeterTrial:
         self._open.pop(seen.index, None)
         exchange = exchange_of(seen, self.started, self._expect)
         self._exchanges.append(exchange)
+        self._reasoning[seen.index] = seen.reply.reasoning_size
         self._add(exchange)
         if seen.response_file is not None:
             seen.response_file.close()
@@ -192,15 +199,15 @@ class MeterTrial:
                 self._first_with.setdefault(seen.digest, seen.index)
                 if seen.duplicate_of is None:
                     self._last_progress = max(self._last_progress or 0.0, seen.t_request_end)
-                seen.prefix_shared = longest_shared_prefix(self._bodies, seen.body)
-                self._remember(seen.body)
+                seen.prefix_shared = longest_shared_prefix([body for _, body in self._bodies], seen.body)
+                self._remember(seen)
             self._keep_bodies(seen)
 
-    def _remember(self, body: bytes) -> None:
-        self._bodies.append(body)
-        self._bodies_size += len(body)
+    def _remember(self, seen: Observed) -> None:
+        self._bodies.append((seen.index, seen.body))
+        self._bodies_size += len(seen.body)
         while len(self._bodies) > BODIES_KEPT or self._bodies_size > BODIES_BYTES:
-            self._bodies_size -= len(self._bodies.popleft())
+            self._bodies_size -= len(self._bodies.popleft()[1])
 
     def _add(self, exchange: Exchange) -> None:
         self._prompt += exchange.tokens.prompt_total or 0
@@ -236,6 +243,9 @@ class MeterTrial:
         except OSError:
             self._evidence = None
 
+    def _in_order(self) -> list[Exchange]:
+        return sorted(self._exchanges, key=lambda exchange: exchange.index)
+
     async def _close(self) -> tuple[Exchange, ...]:
         self.closed = True
         for _, cancel in tuple(self._open.values()):
@@ -244,7 +254,7 @@ class MeterTrial:
         deadline = time.monotonic() + CLOSE_SECONDS
         while self._open and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
-        exchanges = classify(sorted(self._exchanges, key=lambda exchange: exchange.index))
+        exchanges = classify(self._in_order())
         if self._evidence:
             lines = b"".join(msgspec.json.encode(exchange) + b"\n" for exchange in exchanges)
             (self._evidence / "exchanges.jsonl").write_bytes(lines)
