@@ -71,7 +71,13 @@ class _Client:
 
     def __init__(self, spec: SandboxSpec, argv: Sequence[str], env: Mapping[str, str], stdio: Stdio) -> None:
         self._watchdog = _start_watchdog(spec.trial_id)
-        limited = ["/bin/sh", "-c", f'ulimit -c 0 -f {spec.limits.file_bytes // _BLOCK}; exec "$@"', "sh", *argv]
+        limited = [
+            "/bin/sh",
+            "-c",
+            f'ulimit -c 0; ulimit -f {spec.limits.file_bytes // _BLOCK}; exec "$@"',
+            "sh",
+            *argv,
+        ]
         try:
             self._process = subprocess.Popen(
                 limited,

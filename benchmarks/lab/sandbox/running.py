@@ -152,7 +152,7 @@ class Running:
 
     def _end_rest(self) -> tuple[Stray, ...]:
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._process.tree.members() and time.monotonic() < deadline:
+        while self._process.tree.members(whole=False) and time.monotonic() < deadline:
             time.sleep(0.01)
         strays = end_tree(self._process.tree, 0)
         self._process.finish()
