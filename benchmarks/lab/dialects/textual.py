@@ -16,8 +16,7 @@ SHAPES: Final = (
     r"<function=\s*\"?NAME\b.{0,200000}?(?:</function>|\Z)",
     r"<invoke name=\"NAME\".{0,200000}?(?:</invoke>|\Z)",
     r"<\|channel\|>\s*\w+\s+to=(?:functions\.)?NAME\b",
-    r"<\|?tool[_▁]calls?[_▁]?(?:begin)?\|?>.{0,200}?\bNAME\b",
-    r"<｜tool▁call▁begin｜>.{0,200}?\bNAME\b",
+    r"(?:<\|tool_calls?(?:_begin)?\|>|<｜tool▁calls?▁begin｜>).{0,200}?\bNAME\b",
     r"\[TOOL_CALLS\]\s*.{0,200}?\bNAME\b",
 )
 PYTHONIC: Final = r"^\s*\[?\s*(?:functions\.)?NAME\((?:\s*\w+\s*=.*)\)\s*(?:,\s*NAME\(.*\)\s*)*\]?\s*$"

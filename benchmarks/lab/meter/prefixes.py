@@ -5,6 +5,7 @@ Pure: bodies and exchanges in, notes out. The comparison itself is `dialects.pre
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from benchmarks.lab.dialects import DIALECTS
@@ -30,7 +31,7 @@ def prefix_notes(
     turns = [e for e in exchanges if not e.auxiliary and e.duplicate_of is None and e.index in bodies]
     notes = (
         _note(earlier, later, bodies, reasoning.get(earlier.index, 0))
-        for earlier, later in zip(turns, turns[1:], strict=False)
+        for earlier, later in itertools.pairwise(turns)
     )
     return tuple(note for note in notes if note is not None)
 
