@@ -126,9 +126,11 @@ def loading() -> Answer:
 
 
 def test_a_server_that_stays_503_is_named_with_its_words() -> None:
-    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: loading}) as url:
-        with pytest.raises(Refused, match=r"backend 'mine': field base_url.*503.*Loading model"):
-            attach(url, options={"ready_seconds": 0.3}).__enter__()
+    with (
+        fake({"/v1/models": MODELS, PATHS["openai-chat"]: loading}) as url,
+        pytest.raises(Refused, match=r"backend 'mine': field base_url.*503.*Loading model"),
+    ):
+        attach(url, options={"ready_seconds": 0.3}).__enter__()
 
 
 def test_nothing_listens() -> None:
@@ -140,15 +142,19 @@ def test_nothing_listens() -> None:
 
 
 def test_a_web_page_instead_of_json() -> None:
-    with fake({"/v1/models": html}) as url:
-        with pytest.raises(UsageError, match=r"backend 'mine': field base_url.*a web page instead of JSON"):
-            attach(url).__enter__()
+    with (
+        fake({"/v1/models": html}) as url,
+        pytest.raises(UsageError, match=r"backend 'mine': field base_url.*a web page instead of JSON"),
+    ):
+        attach(url).__enter__()
 
 
 def test_a_web_page_instead_of_a_completion() -> None:
-    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: html}) as url:
-        with pytest.raises(UsageError, match="completion with a web page instead of JSON"):
-            attach(url).__enter__()
+    with (
+        fake({"/v1/models": MODELS, PATHS["openai-chat"]: html}) as url,
+        pytest.raises(UsageError, match="completion with a web page instead of JSON"),
+    ):
+        attach(url).__enter__()
 
 
 def test_case_25_accepts_and_never_answers() -> None:
@@ -210,9 +216,11 @@ def test_the_url_is_kept_without_v1(given: str, kept: str) -> None:
 
 
 def test_several_models_and_none_named_lists_them() -> None:
-    with fake({"/v1/models": {"data": [{"id": "a"}, {"id": "b"}]}}) as url:
-        with pytest.raises(UsageError, match=r"field model is missing.*serves 2 models \(a, b\)"):
-            attach(url).__enter__()
+    with (
+        fake({"/v1/models": {"data": [{"id": "a"}, {"id": "b"}]}}) as url,
+        pytest.raises(UsageError, match=r"field model is missing.*serves 2 models \(a, b\)"),
+    ):
+        attach(url).__enter__()
 
 
 def test_case_20_another_name_answers_unless_it_is_an_alias() -> None:
@@ -232,9 +240,11 @@ def test_B31_hosted_names_are_refused(name: str) -> None:
 
 
 def test_B31_a_model_that_the_server_passes_on_is_refused() -> None:
-    with fake({"/api/show": {"remote_host": "https://far.invalid"}, "/v1/models": MODELS}) as url:
-        with pytest.raises(UsageError, match="field model names 'm', which this server passes on"):
-            attach(url, model="m").__enter__()
+    with (
+        fake({"/api/show": {"remote_host": "https://far.invalid"}, "/v1/models": MODELS}) as url,
+        pytest.raises(UsageError, match="field model names 'm', which this server passes on"),
+    ):
+        attach(url, model="m").__enter__()
 
 
 # ---- facts, each None when not told ----

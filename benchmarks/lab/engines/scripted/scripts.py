@@ -7,6 +7,7 @@ ask for an edit in aider's formats. What each script must lead to, with each cli
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -168,7 +169,7 @@ def http_500(asked: Conversation, context: TrialContext) -> Reply:
 def context_overflow(asked: Conversation, context: TrialContext) -> Reply:
     """Refuses every request as too long, in llama.cpp's words."""
     asked_for = max(2, count_tokens(asked.prompt))
-    room = asked_for // 2
+    room = min(64, asked_for // 2)
     message = f"request ({asked_for} tokens) exceeds the available context size ({room} tokens), try increasing it"
     return _problem(400, message, "exceed_context_size_error", n_prompt_tokens=asked_for, n_ctx=room)
 
@@ -253,7 +254,26 @@ def _problem(status: int, message: str, kind: str, **more: Any) -> Reply:
 
 
 def _spoilt(path: str, content: bytes) -> bytes:
-    """The file with every `return X` emptied; without any, its second half cut off."""
-    empty = b"return None" if path.endswith(".py") else b"return"
-    spoilt = re.sub(rb"\breturn\b[ \t]+[^\n;]+", empty, content)
-    return spoilt if spoilt != content else content[: len(content) // 2]
+    """The file with every returned value gone, still well-formed in Python; without any, its second half cut off.
+
+    Clients that lint what they wrote would otherwise go on about the syntax.
+    """
+    spoilt = (
+        _without_values(content) if path.endswith(".py") else re.sub(rb"\breturn\b[ \t]+[^\n;]+", b"return", content)
+    )
+    return spoilt if spoilt not in (None, content) else content[: len(content) // 2]
+
+
+def _without_values(content: bytes) -> bytes | None:
+    """Python source whose `return X` all read `return None`; None if it does not parse."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return None
+    starts = [0, *(match.end() for match in re.finditer(rb"\r\n|\n|\r", content))]
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
+    for value in sorted(values, key=lambda each: (each.lineno, each.col_offset), reverse=True):
+        start = starts[value.lineno - 1] + value.col_offset
+        end = starts[(value.end_lineno or value.lineno) - 1] + (value.end_col_offset or 0)
+        content = content[:start] + b"None" + content[end:]
+    return content
