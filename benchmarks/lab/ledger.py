@@ -11,7 +11,6 @@ A line is data when it is a whole JSON object: no beginning of one is, so a torn
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 import time
@@ -451,8 +450,3 @@ def _problems(rows: list[Row]) -> Iterator[str]:
     begun = {row.batch for row in rows if row.kind == "batch_start"}
     if orphans := {row.batch for row in rows if row.batch and row.batch not in begun}:
         yield f"{count(len(orphans), 'batch id')} without a batch_start: {listing(sorted(orphans))}"
-
-
-def body_digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON (sorted keys) of a record or plain value: plans, tasks, settings."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

@@ -1,9 +1,9 @@
 """The stamp: what produced a row. One table of keys, the code's own identity, and the volatile state of the machine.
 
 Covers: `KEYS` and `VOLATILE` (type, unit, meaning, part in a series, what may be published), assembling and digesting
-a stamp, `code()` (digest of the code that runs, dirty, head), `volatile()`, digests of big files.
+a stamp, `code()` (digest of the code that runs, dirty, head), `volatile()`.
 Does not cover: where stamps are written (ledger), which rows may be pooled (series), the machine's identity (machine),
-nor what engines and clients tell of themselves (engines, clients). Unknown is None, never a guess.
+nor what engines and clients tell of themselves, digests of weights among it (engines, clients). Unknown is None, never a guess.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.lab import machine as machines
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.model import Backend, EngineFacts, Record
-from benchmarks.lab.paths import cache_dir, checkout_root
+from benchmarks.lab.paths import checkout_root
 
 # Raised by one when a change of the code moves numbers; rows of different versions are never pooled.
 # 1  first version
@@ -359,26 +359,3 @@ def _quietly(call: Callable[[], T]) -> T | None:
         return call()
     except (OSError, RuntimeError):
         return None
-
-
-# ---- big files ----
-
-HASH_AT_ONCE_BYTES: Final = 4 << 30
-
-
-def file_digest(path: Path, *, at_most: int = HASH_AT_ONCE_BYTES) -> str | None:
-    """SHA-256 of a big file, remembered by path, size, mtime and inode; None if it is larger than `at_most` and new."""
-    state = path.stat()
-    identity = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_ino}"
-    remembered = cache_dir() / "digests" / hashlib.sha256(os.fsencode(identity)).hexdigest()
-    if remembered.exists():
-        return remembered.read_text(encoding="ascii").strip()
-    if state.st_size > at_most:
-        return None
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    remembered.parent.mkdir(parents=True, exist_ok=True)
-    fresh = remembered.with_suffix(f".{os.getpid()}")
-    fresh.write_text(found + "\n", encoding="ascii")
-    fresh.replace(remembered)
-    return found

@@ -250,38 +250,3 @@ def test_volatile_values_are_the_tables_and_never_part_of_a_stamp() -> None:
         assert value is None or isinstance(value, stamp.VOLATILE[name].type), name
     assert values["memory_available_bytes"] > 0
     assert values["uptime_seconds"] > 0
-
-
-# ---- big files ----
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LOCAL_LAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_a_big_files_digest_is_computed_once_and_remembered(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights = tmp_path / "model.gguf"
-    weights.write_bytes(b"weights")
-    first = stamp.file_digest(weights)
-    monkeypatch.setattr("hashlib.file_digest", None)  # reading it again would fail
-    assert stamp.file_digest(weights) == first
-    assert stamp.file_digest(weights, at_most=0) == first
-
-
-def test_a_file_that_changed_is_read_again(cache: Path, tmp_path: Path) -> None:
-    weights = tmp_path / "model.gguf"
-    weights.write_bytes(b"weights")
-    os.utime(weights, (1, 1))
-    first = stamp.file_digest(weights)
-    weights.write_bytes(b"Weights")
-    assert stamp.file_digest(weights) != first
-
-
-def test_a_file_too_large_to_read_now_is_unknown(cache: Path, tmp_path: Path) -> None:
-    weights = tmp_path / "model.gguf"
-    weights.write_bytes(b"weights")
-    assert stamp.file_digest(weights, at_most=3) is None
