@@ -3,7 +3,8 @@
 Covers: `KEYS` and `VOLATILE` (type, unit, meaning, part in a series, what may be published), assembling and digesting
 a stamp, `code()` (digest of the code that runs, dirty, head), `volatile()`.
 Does not cover: where stamps are written (ledger), which rows may be pooled (series), the machine's identity (machine),
-nor what engines and clients tell of themselves, digests of weights among it (engines, clients). Unknown is None, never a guess.
+nor what engines and clients tell of themselves, digests of weights among it (engines, clients). Unknown is None, never
+a guess.
 """
 
 from __future__ import annotations
