@@ -88,7 +88,8 @@ def test_a_chat_request_is_read() -> None:
         "model": "m", "max_tokens": 4096, "stream": True, "temperature": 0, "tools": [{"function": {"name": "bash"}}],
         "messages": [
             {"role": "system", "content": "rules"},
-            {"role": "user", "content": [*({"type": "text", "text": t} for t in ("one", "two")), {"type": "image_url"}]},
+            {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url"}]},
+            {"role": "user", "content": "two"},
             {"role": "tool", "content": "output"},
         ],
     }  # fmt: skip

@@ -10,17 +10,26 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+
+def _block(opening: str, closing: str) -> str:
+    """A shape that runs from `opening` to `closing`, the next `opening` or the end: linear in the text's length."""
+    tag = opening.partition("NAME")[0]
+    return rf"{opening}(?:(?!{tag}).)*?(?:{closing}|(?={tag})|\Z)"
+
+
 # Each shape has a place NAME for the alternation of tool names. Order matters: an outer shape hides what it encloses.
 SHAPES: Final = (
-    r"<tool_call>\s*(?=[{<\[]|NAME\b)(?:(?!</?tool_call>).){0,20000}?\bNAME\b(?:(?!<tool_call>).){0,200000}?(?:</tool_call>|\Z)",
-    r"<function=\s*\"?NAME\b.{0,200000}?(?:</function>|\Z)",
-    r"<invoke name=\"NAME\".{0,200000}?(?:</invoke>|\Z)",
+    r"<tool_call>\s*(?=[{<\[]|NAME\b)(?:(?!</?tool_call>).)*?\bNAME\b(?:(?!<tool_call>).)*?(?:</tool_call>|(?=<tool_call>)|\Z)",
+    _block(r"<function=\"?NAME\b", "</function>"),
+    _block(r"<invoke name=\"NAME\"", "</invoke>"),
     r"<\|channel\|>\s*\w+\s+to=(?:functions\.)?NAME\b",
     r"(?:<\|tool_calls?(?:_begin)?\|>|<｜tool▁calls?▁begin｜>).{0,200}?\bNAME\b",
-    r"\[TOOL_CALLS\]\s*.{0,200}?\bNAME\b",
+    r"\[TOOL_CALLS\].{0,200}?\bNAME\b",
 )
-PYTHONIC: Final = r"^\s*\[?\s*(?:functions\.)?NAME\((?:\s*\w+\s*=.*)\)\s*(?:,\s*NAME\(.*\)\s*)*\]?\s*$"
-OBJECT: Final = re.compile(r'\{\s*"')
+PYTHONIC: Final = r"\[?(?:functions\.)?NAME\(\s*\w+\s*=.*\)\]?"
+OBJECT: Final = re.compile(r'\{\s*"(?:name|tool|type|function|id|arguments|parameters)"')
+OBJECT_LIMIT: Final = 1 << 16  # characters of one object
+FAILURES: Final = 100  # objects that do not parse, after which a runaway's text is left alone
 ARGUMENT_KEYS: Final = ("arguments", "parameters", "input", "args")
 
 
@@ -35,21 +44,22 @@ def textual_calls(text: str, tools: Sequence[str]) -> int:
         text, seen = pattern.subn(" ", text)
         found += seen
     found += _bare_objects(text, frozenset(tools))
-    pythonic = re.compile(PYTHONIC.replace("NAME", f"(?:{'|'.join(named)})"), re.MULTILINE)
-    return found + len(pythonic.findall(text))
+    pythonic = re.compile(PYTHONIC.replace("NAME", f"(?:{'|'.join(named)})"))
+    return found + sum(pythonic.fullmatch(line.strip()) is not None for line in text.splitlines())
 
 
 def _bare_objects(text: str, tools: frozenset[str]) -> int:
     """JSON objects (alone, fenced, or in an array) that name a tool and give it arguments."""
-    decoder, found = json.JSONDecoder(), 0
+    decoder, found, failed = json.JSONDecoder(), 0, 0
     start = OBJECT.search(text)
-    while start:
+    while start and failed < FAILURES:
         end = start.start() + 1
         try:
-            value, end = decoder.raw_decode(text, start.start())
+            value, length = decoder.raw_decode(text[start.start() : start.start() + OBJECT_LIMIT])
             found += _names_tool(value, tools)
+            end = start.start() + length
         except (ValueError, RecursionError):
-            pass
+            failed += 1
         start = OBJECT.search(text, end)
     return found
 
