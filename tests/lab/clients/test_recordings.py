@@ -20,6 +20,7 @@ from benchmarks.lab.clients import CLIENTS
 from benchmarks.lab.model import Artifacts, Budgets, ClientEndpoint, ClientReport, ExitStatus, Launch, LaunchSpec
 
 RECORDINGS = Path(__file__).parent / "recordings"
+REAL = [name for name, client in CLIENTS.items() if client.install.kind != "none"]
 REPORTS = sorted(RECORDINGS.glob("*.report.json"))
 SPEC = LaunchSpec(
     prompt='Restore "clamp" in src/a b.py.\nRun `pytest`; $HOME, \\ and \u2028 stay as they are. Grüße.\n',
@@ -67,7 +68,7 @@ def as_json(record: ClientReport | Launch) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", REAL)
 def test_the_whole_launch_is_the_one_recorded(name: str) -> None:
     made = as_json(CLIENTS[name].launch(SPEC))
     recorded = json.loads((RECORDINGS / f"{name}.launch.json").read_text(encoding="utf-8"))
@@ -81,7 +82,7 @@ def test_case_3_a_recording_is_read_as_it_was_understood(report: Path) -> None:
     assert made == json.loads(report.read_text(encoding="utf-8")), f"to record it: {json.dumps(made, indent=2)}"
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", REAL)
 def test_each_client_has_a_recording_of_success_and_one_of_failure(name: str) -> None:
     terminals = {json.loads(path.read_text()).get("terminal") for path in REPORTS if path.name.startswith(f"{name}-")}
     assert {"success", "error"} <= terminals
