@@ -1,4 +1,4 @@
-"""The table of engines. To add one: a file beside this one, and a line here (docs/adding-an-engine.md)."""
+"""The table of engines. To add one: a file beside this one, and a line here."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from benchmarks.lab.text import listing
 
 READY_SECONDS: Final = 120.0
 DIALECT_SECONDS: Final = 60.0  # for one token
-IDLE_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 60.0
 OPTIONS: Final = ("dialects", "ready_seconds", "answer_seconds")
 
 

@@ -217,6 +217,14 @@ def test_case_25_stall_accepts_and_says_nothing(endpoint: Endpoint, dialect: Dia
     assert box.result.output == 0
 
 
+def wait_for_request(endpoint: Any) -> None:
+    """Until the server has read it: nothing on the wire tells."""
+    until = time.monotonic() + 30
+    while not endpoint._server._busy:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
 def test_a_stalled_connection_is_closed_when_the_trial_ends(endpoint: Endpoint) -> None:
     parts = urlsplit(endpoint.base_url)
     data = json.dumps(body_of("openai-chat", stream=True)).encode()
@@ -224,8 +232,20 @@ def test_a_stalled_connection_is_closed_when_the_trial_ends(endpoint: Endpoint) 
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as line:
         with endpoint.trial(context("stall")):
             line.sendall(head + data)
+            wait_for_request(endpoint)
         with contextlib.suppress(ConnectionResetError):
             assert line.recv(1) == b""
+
+
+def test_an_idle_connection_lives_on_from_trial_to_trial(endpoint: Endpoint) -> None:
+    """A proxy that keeps it would else report an engine that closes in the middle."""
+    with httpx.Client(base_url=endpoint.base_url) as client:
+        seen = set()
+        for _ in range(2):
+            with endpoint.trial(context("nop")):
+                reply = client.post(PATHS["openai-chat"], json=body_of("openai-chat", stream=True))
+                seen.add(reply.extensions["network_stream"].get_extra_info("client_addr"))
+    assert len(seen) == 1
 
 
 @dialects

@@ -173,6 +173,7 @@ class ScriptedServer:
         self._playing = Playing()
         self._prompts: deque[list[str]] = deque(maxlen=REMEMBERED_PROMPTS)
         self._open: set[asyncio.Task[None]] = set()
+        self._busy: set[asyncio.Task[None]] = set()  # of these, those with a request under way
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._server: asyncio.Server | None = None
@@ -189,7 +190,7 @@ class ScriptedServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._server:
             self._loop.call_soon_threadsafe(self._server.close)
-        asyncio.run_coroutine_threadsafe(self._drop_connections(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(_drop(self._open), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -204,10 +205,13 @@ class ScriptedServer:
         asyncio.run_coroutine_threadsafe(change(), self._loop).result()
 
     def end(self) -> EngineCounters:
-        """Close every connection and return what was counted. Raises LabError if the script itself broke."""
+        """Drop requests under way and return what was counted. Raises LabError if the script itself broke.
+
+        Idle connections stay: whoever keeps them for the next trial would take a closed one for a failing engine.
+        """
 
         async def change() -> Playing:
-            await self._drop_connections()
+            await _drop(self._busy)
             played, self._playing = self._playing, Playing()
             return played
 
@@ -220,38 +224,36 @@ class ScriptedServer:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    async def _drop_connections(self) -> None:
-        tasks = list(self._open)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None:
             return
         self._open.add(task)
         try:
-            await self._connection(Line(reader, writer))
-        except (ConnectionError, h11.ProtocolError, asyncio.CancelledError):
-            pass  # the client went away or the trial ended: what was counted stands
+            await self._connection(Line(reader, writer), task)
+        except (ConnectionError, h11.ProtocolError):
+            pass  # the client went away, or the script cuts the reply: what was counted stands
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the trial ended: nothing waits for a client that does not read
         finally:
             self._open.discard(task)
-            writer.transport.abort()
+            writer.close()
 
-    async def _connection(self, line: Line) -> None:
+    async def _connection(self, line: Line, task: asyncio.Task[None]) -> None:
         while request := await line.receive(self._loop.time):
+            self._busy.add(task)
             answer = asyncio.ensure_future(self._answer(request, line))
             more = asyncio.ensure_future(line.reader.read(65536))
             try:
                 await asyncio.wait({answer, more}, return_when=asyncio.FIRST_COMPLETED)
-                if more.done() and not answer.done():
-                    if not (data := more.result()):
-                        return
-                    line.wire.receive_data(data)
+                if more.done() and not more.result():
+                    return  # the client left
                 await answer
             finally:
                 await _settle(answer, more)
+                self._busy.discard(task)
+            if not more.cancelled():
+                line.wire.receive_data(more.result())
             if not line.next_cycle():
                 return
 
@@ -361,8 +363,14 @@ class ScriptedServer:
         self._playing.output += tokens
 
     async def _sleep_until(self, when: float) -> None:
-        if (left := when - self._loop.time()) > 0:
-            await asyncio.sleep(left)
+        await asyncio.sleep(max(0.0, when - self._loop.time()))  # 0 still lets the loop see that a client left
+
+
+async def _drop(connections: set[asyncio.Task[None]]) -> None:
+    tasks = list(connections)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _settle(*tasks: asyncio.Future[Any]) -> None:
