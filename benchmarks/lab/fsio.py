@@ -15,9 +15,9 @@ import fcntl
 import hashlib
 import itertools
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -51,18 +51,18 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     Raises DiskFull, leaving the old content.
     """
     content = data.encode() if isinstance(data, str) else data
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    new = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with new.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~mask)
-        Path(name).replace(path)
+        if path.exists():
+            new.chmod(stat.S_IMODE(path.stat().st_mode))
+        new.replace(path)
     except OSError as problem:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
         raise _translated(problem, path) from problem
     _sync_folder(path.parent)
 

@@ -160,14 +160,14 @@ def end_tree(tree: ProcessTree, grace_seconds: float) -> tuple[Stray, ...]:
     if grace_seconds > 0:
         for process in members:
             send(process, signal.SIGTERM)
-        psutil.wait_procs(members, timeout=grace_seconds)
+        _wait(members, grace_seconds)
     strays: dict[int, Stray] = {}
     deadline = time.monotonic() + 10
     while members := tree.members():
         for process in members:
             strays.setdefault(process.pid, describe(process))
             send(process, signal.SIGKILL)
-        psutil.wait_procs(members, timeout=1)
+        _wait(members, 1)
         if time.monotonic() > deadline:
             raise LabError(
                 f"Process {members[0].pid} ({strays[members[0].pid].name}) cannot be killed; end it by hand."
@@ -190,6 +190,13 @@ def send(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
 
 
+def _wait(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """Until all are gone or wait to be reaped. (psutil's own wait reaps, and so takes a Popen's exit code away.)"""
+    deadline = time.monotonic() + seconds
+    while any(map(_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
 def _alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -204,17 +211,18 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _environment(pid: int) -> bytes:
+def _environment(pid: int) -> list[bytes]:
+    """The environment a process was started with, as NAME=value; empty where it may not be read."""
     if sys.platform == "linux":
         try:
-            return Path(f"/proc/{pid}/environ").read_bytes()
+            return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
-            return b""
+            return []
     try:
         environment = psutil.Process(pid).environ()
     except (psutil.Error, OSError):
-        return b""
-    return f"{MARKER}={environment.get(MARKER)}".encode()
+        return []
+    return [f"{MARKER}={environment.get(MARKER)}".encode()]
 
 
 def _descendants(roots: Iterable[int]) -> set[int]:

@@ -225,7 +225,7 @@ def test_a_daemon_that_lost_its_parent_is_found(bench: Bench) -> None:
         "time.sleep(1000)\n"
     )
     (bench.workspace / "daemon.py").write_text(daemon)
-    with bench.shell("/usr/bin/env python3 daemon.py; exit 0") as running:
+    with bench.shell(f"{Path(sys.executable).resolve()} daemon.py; exit 0") as running:
         assert running.wait(PATIENCE) == (0, None)
         until((bench.workspace / "up").exists)
         assert len(running.end(1)) == 1
@@ -241,7 +241,7 @@ def test_a_client_that_ignores_SIGTERM_is_killed(bench: Bench) -> None:
 
 
 def test_a_client_that_ends_on_SIGTERM_has_its_own_exit_code_and_no_strays(bench: Bench) -> None:
-    with bench.shell("trap 'exit 5' TERM; echo up; while :; do read -t 0.05 < <(:); done") as running:
+    with bench.shell("trap 'kill $!; exit 5' TERM; sleep 1000 & echo up; wait") as running:
         until(running.output_bytes)
         assert running.end(PATIENCE) == ()
         assert running.poll() == (5, None)

@@ -152,8 +152,8 @@ class Running:
 
     def _end_rest(self) -> tuple[Stray, ...]:
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._process.tree.members(whole=False) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        while self._process.tree.members() and time.monotonic() < deadline:
+            time.sleep(0.02)
         strays = end_tree(self._process.tree, 0)
         self._process.finish()
         for pump in self._pumps:
