@@ -5,21 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from benchmarks.lab import batch, clients, engines, labfile, ledger, machine, paths, sandbox, schedule, stamp, tasks
+from benchmarks.lab.engines.scripted.engine import check_script
 from benchmarks.lab.errors import Refused, UsageError
-from benchmarks.lab.model import Backend, Budgets
+from benchmarks.lab.model import Backend, Budgets, Isolation, Record
 from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import listing, suggest
 
-if TYPE_CHECKING:
-    from benchmarks.agent.run import Options
 
-SUITE = "core-1"
+class Options(Record, frozen=True, kw_only=True):
+    """What a person asked for; empty or None means: what the lab file says."""
+
+    backends: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    trials: int | None = None
+    results: Path | None = None
+    require_head: str | None = None
+    dry_run: bool = False
+    lock: bool = True
+    smoke: bool = True
+    isolation: Isolation | None = None
+    order: schedule.Order | None = None
+    stall_seconds: float | None = None
+    fresh: bool = False
 
 
 def bench(
@@ -27,7 +41,7 @@ def bench(
 ) -> batch.Bench:
     """Everything a batch needs, every name checked; UsageError names the flag that is wrong."""
     lab = labfile.load(*labfile.files(paths.checkout_root()))
-    suite = tasks.load_suite(paths.checkout_root() / "benchmarks" / "agent" / "tasks", SUITE)
+    suite = tasks.load_suite(paths.checkout_root() / "benchmarks" / "agent" / "tasks")
     code = stamp.code()
     _require_head(options.require_head, code)
     here = machine.describe()
@@ -38,10 +52,10 @@ def bench(
         tasks=_tasks(options, suite, chosen, lab),
         cells=tuple(Cell(backend=one.name, client=client) for one in chosen for client in _clients(options, lab)),
         trials=options.trials or lab.defaults.trials,
-        order=options.order or lab.defaults.order,  # type: ignore[arg-type]  # argparse holds the choices
-        isolation=sandbox.choose(options.isolation or lab.defaults.isolation),  # type: ignore[arg-type]
+        order=options.order or lab.defaults.order,
+        isolation=sandbox.choose(options.isolation or lab.defaults.isolation),
         budgets=_budgets(options, lab),
-        lab_digest=lab.digest,
+        backends_digest=stamp.digest({one.name: msgspec.to_builtins(one) for one in chosen}),
         code_digest=code.digest,
         smoke=options.smoke,
     )
@@ -49,6 +63,7 @@ def bench(
     return batch.Bench(
         plan=plan,
         lab=lab,
+        backends={one.name: one for one in chosen},
         suite=suite,
         book=book,
         machine=here,
@@ -102,7 +117,7 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
         yield f"left out: {name}: {why}"
     if outcome.interrupted:
         yield "interrupted: the same command continues this batch"
-    purposes = {bench.lab.backends[cell.backend].purpose for cell in bench.plan.cells}
+    purposes = {backend.purpose for backend in bench.backends.values()}
     if "demo" in purposes:
         yield (
             "the demo model is too small for these tasks, and its chat template knows no tools: its failures say "
@@ -144,10 +159,21 @@ def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:
 
 
 def _backends(options: Options, lab: labfile.Lab) -> tuple[Backend, ...]:
-    found = tuple(labfile.find_backend(lab, name) for name in dict.fromkeys(options.backends or lab.defaults.backends))
-    for backend in found:
-        engines.find(backend.engine)
-    return found
+    return tuple(_backend(lab, name) for name in dict.fromkeys(options.backends or lab.defaults.backends))
+
+
+def _backend(lab: labfile.Lab, given: str) -> Backend:
+    """The entry of that name; `scripted:SCRIPT` is the scripted entry with another script."""
+    name, colon, script = given.partition(":")
+    if not colon:
+        backend = labfile.find_backend(lab, given)
+    else:
+        backend = msgspec.structs.replace(labfile.find_backend(lab, name), name=given, script=script)
+        if backend.engine != "scripted":
+            raise UsageError(f"--backend {given}: only a scripted backend plays scripts; name it as --backend {name}")
+        check_script(given, script)
+    engines.find(backend.engine)
+    return backend
 
 
 def _clients(options: Options, lab: labfile.Lab) -> tuple[str, ...]:

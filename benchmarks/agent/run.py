@@ -9,6 +9,7 @@ Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused (the message say
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,32 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
-from benchmarks.lab.model import Record
 
 if TYPE_CHECKING:
+    from benchmarks.agent.planning import Options
     from benchmarks.lab.batch import Bench, Outcome
     from benchmarks.lab.session import Interrupts
 
 PROGRAM = "benchmarks/agent/run.py"
-
-
-class Options(Record, frozen=True, kw_only=True):
-    """The flags as given; empty or None means: what the lab file says."""
-
-    backends: tuple[str, ...]
-    clients: tuple[str, ...]
-    tasks: tuple[str, ...]
-    tags: tuple[str, ...]
-    trials: int | None
-    results: Path | None
-    require_head: str | None
-    dry_run: bool
-    lock: bool
-    smoke: bool
-    isolation: str | None
-    order: str | None
-    stall_seconds: float | None
-    fresh: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,23 +58,29 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
 
 
 def _report(bench: Bench, outcome: Outcome) -> int:
-    """The table of this ledger, the pages made anew, and what the rows cannot say."""
-    from benchmarks.agent import planning, summarize  # noqa: PLC0415
-    from benchmarks.lab import machine  # noqa: PLC0415
+    """How the batch ended, its table, and the pages of this machine made anew."""
+    from benchmarks.agent import planning  # noqa: PLC0415
+    from benchmarks.lab import fsio, ledger, machine, paths  # noqa: PLC0415
+    from benchmarks.lab.report import blocks, gather, pages, tables  # noqa: PLC0415
 
     for line in planning.closing_words(bench, outcome):
         print(f"{planning.prefix(bench)} {line}")
-    if outcome.done or outcome.void:
-        summarize.main(["--results", str(bench.book.path), "--machine", bench.machine.id])
+    rows = [row for row in ledger.read(bench.book.path) if row.batch == outcome.batch or row.kind == "stamp"]
+    width = max(60, shutil.get_terminal_size((100, 24)).columns)
+    print(blocks.terminal(tables.machine_blocks(gather.gather(bench.machine.id, rows)), width))
     if bench.book.path == planning.default_ledger(bench.machine.id):
         machine.record(bench.machine)
-        summarize.main(["--write"])
+        for path, text in pages.stale(paths.checkout_root()).items():
+            fsio.write_atomic(path, text)
+            print(f"{planning.prefix(bench)} wrote {path}")
     return EXIT_INTERRUPTED if outcome.interrupted else EXIT_DONE
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Flags to `Options`; leaves with code 2 and one sentence on a wrong one."""
     given = _parser().parse_args(arguments)
+    from benchmarks.agent.planning import Options  # noqa: PLC0415 - heavy imports stay out of --help
+
     return Options(
         backends=tuple(given.backend),
         clients=tuple(given.client),

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +28,7 @@ from benchmarks.lab import (
     ledger,
     paths,
     sandbox,
+    session,
     smoke,
     stamp,
     trial,
@@ -68,6 +70,7 @@ class Bench:
 
     plan: Plan
     lab: Lab
+    backends: Mapping[str, Backend]  # those of the plan's cells
     suite: Suite
     book: ledger.Ledger
     machine: Machine
@@ -210,7 +213,7 @@ def _rigs(
     """Serve each backend once and put each client of the plan in front of it."""
     rigs: dict[Cell, Rig] = {}
     for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
-        backend = bench.lab.backends[name]
+        backend = bench.backends[name]
         begin = time.monotonic()
         served = _serve(stack, backend, bench.watcher.say)
         bench.watcher.say(f"backend {name}: ready after {time.monotonic() - begin:.1f} s")
@@ -439,7 +442,7 @@ def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, An
         "client": rig.client.name,
         "client_version": rig.installation.version,
         "dialect": rig.dialect,
-        "client_settings": None,
+        "client_settings": session.told(rig),
         "suite_digest": bench.suite.digest,
         "prompt_digest": assignment.prompt_digest,
         "task_digest": hashlib.sha256(msgspec.json.encode(assignment.task, order="sorted")).hexdigest(),
@@ -451,9 +454,15 @@ def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, An
     return stamp.assemble(
         stamp.of_code(bench.code, program=bench.program, flags=bench.argv, lab_digest=bench.lab.digest),
         stamp.of_machine(bench.machine),
-        stamp.of_backend(rig.backend, rig.endpoint.facts),
+        stamp.of_backend(rig.backend, rig.endpoint.facts, engine_host=_other_host(rig.endpoint.base_url)),
         work,
     )
+
+
+def _other_host(base_url: str) -> str | None:
+    """The host the engine runs on, None when it is this machine."""
+    host = urlsplit(base_url).hostname
+    return None if host in ("127.0.0.1", "localhost", "::1") else host
 
 
 def _check_head(bench: Bench) -> None:

@@ -51,7 +51,7 @@ class Plan(Record, frozen=True, kw_only=True):
     order: Order
     isolation: Isolation
     budgets: Mapping[int, Budgets]  # by tier
-    lab_digest: str
+    backends_digest: str  # of the cells' own entries: others may be added to the lab file meanwhile
     code_digest: str | None
     smoke: bool
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.lab import fsio, proc
 from benchmarks.lab.engines.base import Endpoint, TrialContext
@@ -181,17 +181,18 @@ def _seen_from(brief: Brief, box: Box) -> TrialContext:
     )
 
 
+def told(rig: Rig) -> dict[str, Any]:
+    """What the client is told of the model's limits, which changes how it behaves."""
+    return {"context": rig.endpoint.facts.context or rig.backend.context, "output_cap": rig.backend.max_tokens}
+
+
 def _launch_spec(rig: Rig, brief: Brief, box: Box) -> LaunchSpec:
-    told = ClientEndpoint(
-        base_url=f"http://127.0.0.1:{box.port}",
-        dialect=rig.dialect,
-        model=rig.endpoint.model,
-        context=rig.endpoint.facts.context or rig.backend.context,
-        output_cap=rig.backend.max_tokens,
+    endpoint = ClientEndpoint(
+        base_url=f"http://127.0.0.1:{box.port}", dialect=rig.dialect, model=rig.endpoint.model, **told(rig)
     )
     return LaunchSpec(
         prompt=brief.prompt,
-        endpoint=told,
+        endpoint=endpoint,
         workspace=box.workspace,
         home=box.home,
         budgets=brief.budgets,

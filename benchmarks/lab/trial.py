@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.errors import LabError, TrialVoid
@@ -184,9 +186,14 @@ def _brief(rig: session.Rig, assignment: Assignment, tree: Checkout, place: Plac
             script=rig.backend.script,
             solution=tree.solution,
             files=tree.allowed,
-            tests=assignment.required[0].split("::")[0] if assignment.required else None,
+            tests=_a_test_file(assignment.required, tree.allowed),
         ),
     )
+
+
+def _a_test_file(required: Sequence[str], allowed: Sequence[str]) -> str | None:
+    """A file of tests that the task may not change (doctests stand in the file that it may)."""
+    return next((file for test in required if (file := test.split("::")[0]) not in allowed), None)
 
 
 def _judge(rig: session.Rig, assignment: Assignment, tree: Checkout, patch: Patch, place: Place) -> Judgement:
@@ -230,7 +237,8 @@ def _session_fields(seen: session.Session) -> dict[str, Any]:
         "exchanges": tally.exchanges_row(calls, seen.refused_after_end),
         "engine_counters": seen.counters,
         "counters_agree": tally.counters_agree(tokens, seen.counters, calls),
-        "client_report": seen.report,
+        # Its last words may quote private code; the ledger is published.
+        "client_report": msgspec.structs.replace(seen.report, final_message=None),
         "exit": seen.exit,
         "egress_attempts": seen.egress,
         "strays": len(seen.strays),

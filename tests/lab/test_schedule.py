@@ -14,7 +14,7 @@ A, B = Cell(backend="e", client="a"), Cell(backend="e", client="b")
 def plan(trials: int = 2, order: Order = "interleaved", tasks: tuple[str, ...] = ("t1", "t2")) -> Plan:
     return Plan(
         suite="s", suite_digest="d", tasks=tasks, cells=(A, B), trials=trials, order=order,
-        isolation="bwrap", budgets={1: Budgets()}, lab_digest="l", code_digest=None, smoke=True,
+        isolation="bwrap", budgets={1: Budgets()}, backends_digest="l", code_digest=None, smoke=True,
     )  # fmt: skip
 
 
