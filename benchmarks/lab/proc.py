@@ -141,7 +141,9 @@ class ProcessTree:
     def _learn(self, pids: set[int]) -> None:
         for pid in pids:
             with contextlib.suppress(psutil.Error):
-                self._known[pid] = psutil.Process(pid)
+                process = psutil.Process(pid)
+                if _alive(process):  # where pid 1 is a lazy one, orphans stay zombies for a while
+                    self._known[pid] = process
 
     def _marked(self) -> set[int]:
         pids = psutil.pids()

@@ -99,6 +99,13 @@ def test_children_are_found_without_the_kernels_lists_too(monkeypatch: pytest.Mo
         proc.end_tree(proc.ProcessTree(process.pid), 0)
 
 
+def test_what_only_waits_to_be_reaped_is_no_member() -> None:
+    process = started("exit 0", "test-proc-5")
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert proc.ProcessTree(process.pid, "test-proc-5").members() == ()
+    process.wait()
+
+
 # ---- tool calls ----
 
 
