@@ -30,8 +30,7 @@ def prefix_notes(
     """Notes on neighbouring turns among those whose bodies were kept. `reasoning`: characters in each reply."""
     turns = [e for e in exchanges if not e.auxiliary and e.duplicate_of is None and e.index in bodies]
     notes = (
-        _note(earlier, later, bodies, reasoning.get(earlier.index, 0))
-        for earlier, later in itertools.pairwise(turns)
+        _note(earlier, later, bodies, reasoning.get(earlier.index, 0)) for earlier, later in itertools.pairwise(turns)
     )
     return tuple(note for note in notes if note is not None)
 

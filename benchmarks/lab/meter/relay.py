@@ -10,6 +10,7 @@ Does not cover HTTP/2 and upgrades: none of the clients and engines seen here ne
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -244,10 +245,14 @@ def _unreachable(passage: Passage, seen: Observed, error: Exception, keep: bool)
     if client.connection.gone:
         return "client_closed"
     seen.status = 502
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "no answer in time"
-    seen.error = f"the engine at {passage.pool.address.authority.decode()} cannot be reached: {reason}"
+    seen.error = f"the engine at {passage.pool.address.authority.decode()} cannot be reached: {_reason(error)}"
     _refuse(client, 502, "engine_unreachable", seen.error, keep=keep)
     return "engine_unreachable"
+
+
+def _reason(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number and number > 0 else str(error) or "no answer in time"
 
 
 def _engine_gone_early(client: Link, seen: Observed, why: str, keep: bool) -> Ended:

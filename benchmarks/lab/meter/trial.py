@@ -48,21 +48,26 @@ class Live(Record, frozen=True, kw_only=True):
 
 
 class BoundedFile:
-    """A file that takes the first `EVIDENCE_BODY` bytes and drops the rest; a full disk ends it quietly."""
+    """A file that takes the first `EVIDENCE_BODY` bytes and drops the rest; a full disk ends it quietly.
+
+    It is opened by the first write, which comes after that piece was forwarded.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO | None = path.open("wb")
+        self._path = path
+        self._file: BinaryIO | None = None
         self._left = EVIDENCE_BODY
 
     def write(self, data: bytes) -> None:
         """Keep what still fits."""
-        if self._file is None or self._left <= 0:
+        if self._left <= 0:
             return
         try:
+            self._file = self._file or self._path.open("wb")
             self._file.write(data[: self._left])
+            self._left -= len(data)
         except OSError:
-            self.close()
-        self._left -= len(data)
+            self._left = 0
 
     def close(self) -> None:
         """Flush and close."""
@@ -146,6 +151,8 @@ class MeterTrial:
     def begin(self, method: str, path: str, body: bytes, t_start: float, t_end: float) -> Observed:
         """A request has arrived whole; it is read a moment later, while the engine works on it."""
         seen = Observed(self._requests, method, path, body, t_start, t_end, dialect_of(method, path))
+        if self._evidence and seen.dialect:
+            seen.response_file = BoundedFile(self._evidence / "exchanges" / f"{seen.index:03d}.response")
         self._requests += 1
         self._last_byte = t_end
         self._open[seen.index] = (seen, None)
@@ -230,7 +237,6 @@ class MeterTrial:
             stem.with_suffix(".request").write_bytes(seen.body[:EVIDENCE_BODY])
             if seen.sent is not None:
                 stem.with_suffix(".forwarded").write_bytes(seen.sent[:EVIDENCE_BODY])
-            seen.response_file = BoundedFile(stem.with_suffix(".response"))
         except OSError:
             self._evidence = None  # a full disk is the trial's finding; the wire goes on
 
