@@ -3,15 +3,18 @@
 Standard library only, so that the generator runs inside a sandbox by any Python. Prints one JSON object.
 
     python self_bench_peers.py engine                      prints its port, then serves until its input ends
-    python self_bench_peers.py load PORT COUNT PATH        COUNT requests, one after another, on one connection
+    python self_bench_peers.py load PORT COUNT PATH        COUNT requests, one after another, on one connection;
+                                                           PATH also says: one long stream, or the clocked scene
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -23,6 +26,8 @@ PIECE = 64 << 10
 GIGABYTE_PATH = "/v1/chat/completions?gigabyte"
 STREAM_PATH = "/v1/chat/completions?tokens"
 CHAT_PATH = "/v1/chat/completions"
+CLOCKED_PATH = "/v1/chat/completions?clocked"
+PREFILL_SECONDS, TOKENS, TOKEN_SECONDS, TOOL_SECONDS, APART_SECONDS = 2.0, 50, 0.04, 1.5, 0.5
 
 
 def event(content: str) -> bytes:
@@ -79,6 +84,8 @@ class Engine(asyncio.Protocol):
         if path == CHAT_PATH:
             self.transport.write(HEAD + event("a"))
             self.transport.write(event("b") + end())
+        elif path == CLOCKED_PATH:
+            self.job = asyncio.get_running_loop().create_task(self.clocked(stream=b'"stream": true' in body))
         else:
             amount = next(int(row[9:]) for row in fields if row.startswith(b"x-amount:"))
             self.job = asyncio.get_running_loop().create_task(self.stream(path, amount))
@@ -92,12 +99,30 @@ class Engine(asyncio.Protocol):
             await self.writable.wait()
         self.transport.write(end())
 
+    async def clocked(self, *, stream: bool) -> None:
+        """Tokens at stated times after the request: the first after `PREFILL_SECONDS`, then every `TOKEN_SECONDS`."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        out = HEAD
+        for number in range(TOKENS):
+            due = begin + PREFILL_SECONDS + number * TOKEN_SECONDS
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if stream:
+                self.transport.write(out + event("a"))
+                out = b""
+        if stream:
+            self.transport.write(end())
+        else:
+            reply = json.dumps({**TOKEN, "usage": USAGE}).encode()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply)
+            self.transport.write(head + reply)
+
 
 async def serve() -> None:
     """Serve on a free port until standard input ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Engine, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
+    print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
@@ -131,15 +156,44 @@ def drain(port: int, amount: int, path: str) -> dict[str, Any]:
     """Read one long stream; seconds, bytes and events seen."""
     size = events = 0
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        begin, tail = time.perf_counter(), b""
+        begin, last = time.perf_counter(), b""
         connection.sendall(request(path, amount))
-        while not tail.endswith(b"\r\n0\r\n\r\n"):
-            piece = receive(connection)
+        reply = http.client.HTTPResponse(connection)
+        reply.begin()
+        while piece := reply.read1(PIECE):
             size += len(piece)
-            joined = tail + piece
-            events += joined.count(b"data: ") - tail.count(b"data: ")
-            tail = joined[-16:]
+            events += (last + piece).count(b"\n\n")
+            last = piece[-1:] if not piece.endswith(b"\n\n") else b""
     return {"seconds": time.perf_counter() - begin, "bytes": size, "events": events}
+
+
+def ask(port: int, *, stream: bool) -> None:
+    """One request to the clocked engine, read to its end."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = {"model": "bench", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
+    connection.request("POST", CLOCKED_PATH, json.dumps(body))
+    connection.getresponse().read()
+    connection.close()
+
+
+def scene(port: int) -> dict[str, float]:
+    """A turn, a tool, two turns that overlap, a tool, a turn that does not stream; the seconds each share must have."""
+    ask(port, stream=True)
+    time.sleep(TOOL_SECONDS)
+    first = threading.Thread(target=lambda: ask(port, stream=True))
+    first.start()
+    time.sleep(APART_SECONDS)
+    ask(port, stream=True)
+    first.join()
+    time.sleep(TOOL_SECONDS)
+    ask(port, stream=False)
+    decode = (TOKENS - 1) * TOKEN_SECONDS
+    return {
+        "prefill": 2 * PREFILL_SECONDS,
+        "decode": 2 * decode + APART_SECONDS,
+        "model_unsplit": PREFILL_SECONDS + decode,
+        "client_and_tool": 2 * TOOL_SECONDS,
+    }
 
 
 def receive(connection: socket.socket) -> bytes:
@@ -156,8 +210,11 @@ def main(argv: list[str]) -> int:
         asyncio.run(serve())
         return 0
     port, amount, path = int(argv[1]), int(argv[2]), argv[3]
-    result = {"times": first_tokens(port, amount)} if path == CHAT_PATH else drain(port, amount, path)
-    print(json.dumps(result))  # noqa: T201
+    if path == CHAT_PATH:
+        result: dict[str, Any] = {"times": first_tokens(port, amount)}
+    else:
+        result = scene(port) if path == CLOCKED_PATH else drain(port, amount, path)
+    print(json.dumps(result))
     return 0
 
 

@@ -32,7 +32,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Live(Record, frozen=True, kw_only=True):
-    """Running totals. `output` and `prompt_total` count what is known so far: of an open exchange its fragments."""
+    """Running totals. Where no count was told (yet), `output` takes an exchange's fragments: a lower bound."""
 
     requests: int
     open: int
@@ -188,7 +188,7 @@ class MeterTrial:
         exchange = exchange_of(seen, self.started, self._expect)
         self._exchanges.append(exchange)
         self._reasoning[seen.index] = seen.reply.reasoning_size
-        self._add(exchange)
+        self._add(exchange, seen.reply.fragments)
         if seen.response_file is not None:
             seen.response_file.close()
         self._record(exchange)
@@ -216,9 +216,9 @@ class MeterTrial:
         while len(self._bodies) > BODIES_KEPT or self._bodies_size > BODIES_BYTES:
             self._bodies_size -= len(self._bodies.popleft()[1])
 
-    def _add(self, exchange: Exchange) -> None:
+    def _add(self, exchange: Exchange, fragments: int) -> None:
         self._prompt += exchange.tokens.prompt_total or 0
-        self._output += exchange.tokens.output or 0
+        self._output += fragments if exchange.tokens.output is None else exchange.tokens.output
         if exchange.error is not None and exchange.ended != "client_closed":
             self._errors += 1
             self._last_error = exchange.error
@@ -234,7 +234,8 @@ class MeterTrial:
             return
         stem = self._evidence / "exchanges" / f"{seen.index:03d}"
         try:
-            stem.with_suffix(".request").write_bytes(seen.body[:EVIDENCE_BODY])
+            if seen.duplicate_of is None:  # a client that retries for ever must not fill the disk
+                stem.with_suffix(".request").write_bytes(seen.body[:EVIDENCE_BODY])
             if seen.sent is not None:
                 stem.with_suffix(".forwarded").write_bytes(seen.sent[:EVIDENCE_BODY])
         except OSError:
