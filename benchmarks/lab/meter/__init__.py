@@ -13,15 +13,7 @@ It does not judge: verdicts are `verdict`'s, time shares are `shares`'.
 from benchmarks.lab.dialects.rewrites import Rewrite, rewrites_of
 from benchmarks.lab.meter.observe import Expectation
 from benchmarks.lab.meter.prefixes import PrefixNote
-from benchmarks.lab.meter.readings import (
-    classify,
-    client_retries,
-    foreign_requests,
-    impatient,
-    is_turn,
-    strangers,
-    total_tokens,
-)
+from benchmarks.lab.meter.readings import classify, is_turn
 from benchmarks.lab.meter.service import Meter
 from benchmarks.lab.meter.trial import Live, MeterTrial
 from benchmarks.lab.meter.upstream import Upstream
@@ -35,11 +27,6 @@ __all__ = [
     "Rewrite",
     "Upstream",
     "classify",
-    "client_retries",
-    "foreign_requests",
-    "impatient",
     "is_turn",
     "rewrites_of",
-    "strangers",
-    "total_tokens",
 ]
