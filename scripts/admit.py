@@ -80,8 +80,9 @@ def _write(task: Task, admission: Admission, removed: int, runs: int) -> None:
     head, _, _ = file.read_text(encoding="utf-8").partition("fail_to_pass:")
     tests = yaml.safe_dump(list(task.fail_to_pass), allow_unicode=True, width=10_000)
     write_atomic(file, f"{head}fail_to_pass:\n{''.join(f'  {line}' for line in tests.splitlines(keepends=True))}")
+    suite = load_suite(ROOT)
     measured = {
-        **load_suite(ROOT).measured,
+        **{name: value for name, value in suite.measured.items() if name in suite.tasks},
         task.id: Measured(
             gold_seconds=round(sorted(admission.gold_seconds)[runs // 2], 2),
             excised_seconds=round(sorted(admission.excised_seconds)[runs // 2], 2),

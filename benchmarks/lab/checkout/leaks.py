@@ -13,11 +13,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
 import os
-import stat
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -35,8 +36,22 @@ _FORMAT: Final = 1  # raise it when the scan would find something else in the sa
 _BLOCK: Final = 8 << 20
 _MEMBER_LIMIT: Final = 64 << 20
 _WORD: Final = 8
+_OWN_SHARE: Final = 0.8  # siblings in the same file share lines; a copy shares nearly all
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT: Final = np.uint64(48)
+_TABLE_BITS: Final = 20  # 1 MB, which stays in a core's cache
+_SHIFT: Final = np.uint64(64 - _TABLE_BITS)
+_COMPILED: Final = "compiled from a module that bodies were taken from"
+_NOT_READABLE: Final = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 class Leak(Record, frozen=True, kw_only=True):
@@ -84,7 +99,7 @@ def _own_tree(checkout: Checkout) -> Iterator[Leak]:
     lines = candidate_lines(body for one in made.removed.values() for body in one.bodies)
     for path, content in _contents(made.tree):
         held = sum(line in content for line in lines)
-        if _enough(held, len(lines)):
+        if lines and held >= _OWN_SHARE * len(lines):
             yield Leak(task=checkout.task.id, path=path, evidence=_lines_held(held, len(lines)))
 
 
@@ -114,9 +129,8 @@ class _Index:
             for phase in range(_WORD):
                 offset = max(range(phase, len(line) - _WORD + 1, _WORD), key=lambda at: len(set(line[at : at + _WORD])))
                 self._places[int.from_bytes(line[offset : offset + _WORD], sys.byteorder)].append((line, offset))
-        self._words = np.array(sorted(self._places), dtype=np.uint64)
-        self._table = np.zeros(1 << 16, dtype=bool)
-        self._table[self._mixed(self._words)] = True
+        self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
+        self._table[self._mixed(np.array(list(self._places), dtype=np.uint64))] = True
         self._overlap = max((len(line) for line in lines), default=0)
 
     @staticmethod
@@ -131,17 +145,17 @@ class _Index:
         while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
             left = None if left is None else left - len(block)
             buffer = tail + block
-            found |= self._search(buffer)
+            found |= self.search_in(buffer)
             tail = buffer[-self._overlap :] if self._overlap else b""
         return found
 
-    def _search(self, buffer: bytes) -> set[bytes]:
+    def search_in(self, buffer: bytes) -> set[bytes]:
+        """Return the lines that stand in `buffer`."""
         words = np.frombuffer(buffer, dtype=np.uint64, count=len(buffer) // _WORD)
         at = np.flatnonzero(self._table[self._mixed(words)])
-        at = at[np.isin(words[at], self._words)]
         found: set[bytes] = set()
         for word, position in zip(words[at].tolist(), at.tolist(), strict=True):
-            for line, offset in self._places[word]:
+            for line, offset in self._places.get(word, ()):
                 start = position * _WORD - offset
                 if start >= 0 and buffer.startswith(line, start):
                     found.add(line)
@@ -207,58 +221,65 @@ def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
 def scan(needles: Sequence[Needles], root: Path) -> list[Leak]:
     """Look for all needles in all files below `root`, archives included."""
     index = _Index([line for one in needles for line in one.lines])
+    compiled = defaultdict(list)
+    for one in needles:
+        for module in one.modules:
+            compiled[PurePosixPath(module).parent.name, PurePosixPath(module).stem].append(one.task)
     leaks: list[Leak] = []
     for path, about in files_below(root):
-        if not stat.S_ISREG(about.st_mode):
+        if path.endswith(".pyc"):
+            leaks += [Leak(task=task, path=path, evidence=_COMPILED) for task in compiled.get(_module_of(path), ())]
             continue
-        for name, held in _held(path, index):
+        for name, held in _held(path, about.st_size, index):
             leaks += [leak for one in needles if (leak := _leak(one, name, held))]
     return leaks
 
 
 def _leak(needles: Needles, path: str, held: set[bytes]) -> Leak | None:
-    if any(_is_compiled(path, module) for module in needles.modules):
-        return Leak(task=needles.task, path=path, evidence="compiled from a module that bodies were taken from")
-    own = len(held.intersection(needles.lines)) if held else 0
+    own = len(held.intersection(needles.lines))
     if not _enough(own, len(needles.lines)):
         return None
     return Leak(task=needles.task, path=path, evidence=_lines_held(own, len(needles.lines)))
 
 
-def _is_compiled(path: str, module: str) -> bool:
-    """Whether `path` ends like the bytecode of `module`: pkg/__pycache__/name.*.pyc or pkg/name.pyc."""
-    if not path.endswith(".pyc"):
-        return False
-    here, there = PurePosixPath(path), PurePosixPath(module)
-    folder = here.parent.parent if here.parent.name == "__pycache__" else here.parent
-    return here.name.partition(".")[0] == there.stem and folder.name == there.parent.name
+def _module_of(path: str) -> tuple[str, str]:
+    """(folder name, module name) of bytecode at folder/__pycache__/name.*.pyc or folder/name.pyc."""
+    *_, outer, folder, name = ("", "", *path.split("/"))
+    return (outer if folder == "__pycache__" else folder), name.partition(".")[0]
 
 
-def _held(path: str, index: _Index) -> Iterator[tuple[str, set[bytes]]]:
-    """(name, lines found) for a file and, if it is an archive, for each of its members."""
+def _held(path: str, size: int, index: _Index) -> Iterator[tuple[str, set[bytes]]]:
+    """(name, lines found) for a file and, if it is an archive, its members; only where something was found."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - runs for hundreds of thousands of files
-            start = file.read(262)
-            file.seek(0)
-            yield path, index.search(file)
-            for name, member in _members(path, file, start):
-                yield f"{path}!{name}", index.search(member, _MEMBER_LIMIT)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError):
-        return  # not readable, or no archive after all
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - runs for hundreds of thousands of files
+            start = file.read(min(size, _BLOCK)) or b""
+            found = index.search_in(start) if size <= _BLOCK else index.search(_from_start(file))
+            if found:
+                yield path, found
+            for name, member in _members(path, file, start[:6]):
+                if found := index.search(member, _MEMBER_LIMIT):
+                    yield f"{path}!{name}", found
+    except _NOT_READABLE:
+        return
+
+
+def _from_start(file: IO[bytes]) -> IO[bytes]:
+    file.seek(0)
+    return file
 
 
 def _members(path: str, file: IO[bytes], start: bytes) -> Iterator[tuple[str, IO[bytes]]]:
-    file.seek(0)
+    """(name, content) of the files in a zip, tar or gzip archive; nothing for other files."""
     if start.startswith(b"PK\3\4"):
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(_from_start(file)) as archive:
             for info in archive.infolist():
                 with archive.open(info) as member:
                     yield info.filename, member
     elif path.endswith((".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar")):
-        with tarfile.open(fileobj=file) as packed:
+        with tarfile.open(fileobj=_from_start(file)) as packed:
             for entry in packed:
                 if entry.isfile() and (content := packed.extractfile(entry)):
                     yield entry.name, content
     elif start.startswith(b"\x1f\x8b"):
-        with io.BufferedReader(gzip.GzipFile(fileobj=file)) as unpacked:
+        with io.BufferedReader(gzip.GzipFile(fileobj=_from_start(file))) as unpacked:
             yield "", unpacked
