@@ -73,15 +73,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Source(Record, frozen=True, kw_only=True):
     """Where a target's tree comes from.
 
-    kind `pypi`/`npm`/`deb`: `name`, `version`, `sha256` (npm: `integrity`) of the source archive.
+    kind `pypi`: `name`, `version`, `sha256` of the source archive.
     kind `git`: `url` and the full `commit`. kind `path`: a local repository `path` and the full `commit`.
     """
 
-    kind: Literal["pypi", "npm", "deb", "git", "path"]
+    kind: Literal["pypi", "git", "path"]
     name: str | None = None
     version: str | None = None
     sha256: str | None = None
-    integrity: str | None = None
     url: str | None = None
     path: str | None = None
     commit: str | None = None

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from benchmarks.lab import checkout
+from benchmarks.lab.checkout import leaks
 from benchmarks.lab.checkout.environment import prove
 from benchmarks.lab.checkout.workspace import excised_tree, suite_command
 from benchmarks.lab.errors import LabError, UsageError
@@ -392,6 +393,7 @@ def test_imports_must_resolve_in_the_workspace_and_not_in_the_environment(
 
 
 def scan(prepared: Checkout, place: Path, cache: Path) -> list[str]:
+    leaks.fingerprint.cache_clear()  # as in a process of its own
     return [leak.path for leak in checkout.leak_scan(prepared, [place], cache)]
 
 
@@ -425,6 +427,13 @@ def test_case_12_the_answer_is_found_wherever_it_lies(prepared: Checkout, expose
             str(compiled),
         ]
     )
+
+
+def test_folders_that_are_hidden_inside_are_left_out(prepared: Checkout, exposed: Path, cache: Path) -> None:
+    (exposed / "site-packages").mkdir()
+    (exposed / "site-packages/parcel.py").write_text(MODULE)
+    assert checkout.leak_scan(prepared, [exposed], cache, hidden=[exposed / "site-packages"]) == ()
+    assert len(checkout.leak_scan(prepared, [exposed], cache)) == 1
 
 
 def test_one_ordinary_line_is_no_leak(prepared: Checkout, exposed: Path, cache: Path) -> None:

@@ -10,6 +10,7 @@ words of the file are looked up, by numpy, among the 8 possible such words of ea
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -70,17 +71,26 @@ class Needles(Record, frozen=True, kw_only=True):
     modules: tuple[str, ...]  # excised files, relative to the pinned tree
 
 
-def leak_scan(checkout: Checkout, exposed: Sequence[Path], cache: Path) -> tuple[Leak, ...]:
-    """Return the places below `exposed` and in the workspace where the removed bodies of one task can be read."""
-    return leak_scan_all([checkout], exposed, cache)[checkout.task.id]
+def leak_scan(
+    checkout: Checkout, exposed: Sequence[Path], cache: Path, hidden: Sequence[Path] = ()
+) -> tuple[Leak, ...]:
+    """Return the places below `exposed` and in the workspace where the removed bodies of one task can be read.
+
+    `hidden` are folders below `exposed` that look empty from inside. A tree is looked at once per process for changes
+    since it was last scanned: what is exposed is read-only.
+    """
+    return leak_scan_all([checkout], exposed, cache, hidden)[checkout.task.id]
 
 
-def leak_scan_all(checkouts: Sequence[Checkout], exposed: Sequence[Path], cache: Path) -> dict[str, tuple[Leak, ...]]:
-    """The same for many tasks in one pass over `exposed`: task id -> leaks."""
+def leak_scan_all(
+    checkouts: Sequence[Checkout], exposed: Sequence[Path], cache: Path, hidden: Sequence[Path] = ()
+) -> dict[str, tuple[Leak, ...]]:
+    """The same for many tasks in one pass over `exposed`: task id -> leaks. The cost is one reading, for any number."""
+    unseen = frozenset(str(path.resolve()) for path in hidden)
     found: dict[str, list[Leak]] = {checkout.task.id: list(_own_tree(checkout)) for checkout in checkouts}
     needles = tuple(needles_of(checkout) for checkout in checkouts)
     for root in _separate(exposed):
-        for leak in _scan_kept(needles, root, cache):
+        for leak in _scan_kept(needles, root, cache, unseen):
             found[leak.task].append(leak)
     return {task: tuple(leaks) for task, leaks in found.items()}
 
@@ -171,13 +181,13 @@ def _separate(exposed: Sequence[Path]) -> list[Path]:
     return [root for root in roots if not any(root != other and root.is_relative_to(other) for other in roots)]
 
 
-def _scan_kept(needles: Sequence[Needles], root: Path, cache: Path) -> list[Leak]:
+def _scan_kept(needles: Sequence[Needles], root: Path, cache: Path, hidden: frozenset[str]) -> list[Leak]:
     """Scan `root` for the needles that were not looked for in this very tree before."""
-    tree = fingerprint(root)
+    tree = fingerprint(root, hidden)
     places = {one.task: _kept_place(cache, one, tree) for one in needles}
     new = [one for one in needles if not places[one.task].is_file()]
     if new:
-        found = scan(new, root)
+        found = scan(new, root, hidden)
         for one in new:
             places[one.task].parent.mkdir(parents=True, exist_ok=True)
             part = places[one.task].with_suffix(f".{os.getpid()}")
@@ -191,15 +201,16 @@ def _kept_place(cache: Path, needles: Needles, tree: str) -> Path:
     return cache / "leaks" / f"{key}.json"
 
 
-def fingerprint(root: Path) -> str:
+@functools.cache
+def fingerprint(root: Path, hidden: frozenset[str] = frozenset()) -> str:
     """Digest of names, sizes, times and inodes below `root`: cheap, and different when anything was written there."""
     total = hashlib.sha256(os.fsencode(root))
-    for path, about in files_below(root):
+    for path, about in files_below(root, hidden):
         total.update(os.fsencode(path) + b"\0%d %d %d" % (about.st_size, about.st_mtime_ns, about.st_ino))
     return total.hexdigest()
 
 
-def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+def files_below(root: Path, hidden: frozenset[str] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
     """(path, lstat) of the regular files at or below `root`, in a fixed order; unreadable folders are left out."""
     stack = [str(root)]
     while stack:
@@ -213,12 +224,13 @@ def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                stack.append(entry.path)
+                if entry.path not in hidden:
+                    stack.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
                 yield entry.path, entry.stat(follow_symlinks=False)
 
 
-def scan(needles: Sequence[Needles], root: Path) -> list[Leak]:
+def scan(needles: Sequence[Needles], root: Path, hidden: frozenset[str] = frozenset()) -> list[Leak]:
     """Look for all needles in all files below `root`, archives included."""
     index = _Index([line for one in needles for line in one.lines])
     compiled = defaultdict(list)
@@ -226,7 +238,7 @@ def scan(needles: Sequence[Needles], root: Path) -> list[Leak]:
         for module in one.modules:
             compiled[PurePosixPath(module).parent.name, PurePosixPath(module).stem].append(one.task)
     leaks: list[Leak] = []
-    for path, about in files_below(root):
+    for path, about in files_below(root, hidden):
         if path.endswith(".pyc"):
             leaks += [Leak(task=task, path=path, evidence=_COMPILED) for task in compiled.get(_module_of(path), ())]
             continue
