@@ -30,8 +30,8 @@ from typing import Final
 import filelock
 import msgspec
 
-from benchmarks.lab import text
-from benchmarks.lab.errors import Refused
+from benchmarks.lab import fsio, text
+from benchmarks.lab.errors import LabError, Refused
 from benchmarks.lab.model import Client, Record
 
 Say = Callable[[str], None]
@@ -41,7 +41,9 @@ _RECIPE_VERSION: Final = "1"  # raise when installations made before must not be
 _RECORD: Final = "installed.json"
 _BIN: Final = "bin"
 _LONGEST: Final = 1800.0  # seconds for one installer command
+_SLOWEST_START: Final = 300.0  # seconds for a client to print its version
 _BEAT: Final = 5.0  # seconds between two lines of progress
+_COUNTED: Final = 50_000  # files looked at for a line of progress
 _SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _TELLING: Final = re.compile(r"error|code E|fail|missing|no (interpreter|solution)", re.IGNORECASE)
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.][0-9A-Za-z.]+)?")
@@ -104,7 +106,7 @@ def printed_version(client: Client, path: Sequence[Path]) -> str | None:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                timeout=120,
+                timeout=_SLOWEST_START,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
@@ -200,7 +202,7 @@ def _commands(root: Path) -> dict[str, list[int]]:
 def _make(client: Client, root: Path, say: Say) -> None:
     """Build beside `root`, check, and rename; the lock is held."""
     for stale in [root, *root.parent.glob(f".{root.name}.*")]:
-        shutil.rmtree(stale, ignore_errors=True)
+        _clear(stale)
     staging = root.parent / f".{root.name}.{uuid.uuid4().hex[:8]}"
     (staging / _BIN).mkdir(parents=True)
     say(f"installing {client.name} {client.pinned} (once; into {root})")
@@ -211,8 +213,15 @@ def _make(client: Client, root: Path, say: Say) -> None:
         (staging / _RECORD).write_bytes(msgspec.json.encode(made))
         staging.rename(root)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _clear(staging)
     say(f"installed {client.name} {client.pinned} in {time.monotonic() - started:.0f} s")
+
+
+def _clear(folder: Path) -> None:
+    # What an orphan of a killed installer still writes to is cleared by a later one; a folder in the way is told by
+    # the rename.
+    with contextlib.suppress(LabError):
+        fsio.remove_tree(folder)
 
 
 def _foreign(client: Client) -> Installation:
@@ -259,9 +268,9 @@ def _starting_folder(client: Client, staging: Path, node: Path) -> Path:
     There may be several: one build for each processor or C library.
     """
     command = client.version_argv[0]
-    folders = sorted(staging.glob(client.install.bin), key=lambda folder: (len(folder.name), str(folder)))
+    folders = [folder for folder in staging.glob(client.install.bin) if (folder / command).exists()]
     printed = None
-    for folder in sorted((f for f in folders if (f / command).exists()), key=lambda f: (len(str(f)), str(f))):
+    for folder in sorted(folders, key=lambda folder: (len(str(folder)), str(folder))):
         _link(staging, folder / command, node)
         version = printed_version(client, (staging / _BIN,))
         if version == client.pinned:
@@ -337,7 +346,7 @@ def _pip(client: Client, staging: Path, root: Path, say: Say) -> list[str]:
 
 
 def _own_interpreter(staging: Path, python: Path) -> list[str]:
-    """Copy the environment's base Python without its site-packages, where a target's source may lie.
+    """Give the environment a copy of its base Python without site-packages, where a target's source may lie.
 
     Returns what to expose for it: the copy; nothing for a system Python, which is visible anyway; the base itself
     where a copy does not start (frameworks of macOS).
@@ -347,28 +356,28 @@ def _own_interpreter(staging: Path, python: Path) -> list[str]:
     if base in (Path("/usr"), Path("/usr/local")):
         return []
     copy = staging / "python"
-    library = next((base / "lib").glob(f"{real.name}/os.py"), None)
-    if library is None:
-        return [str(base)]
-    (copy / "bin").mkdir(parents=True)
-    shutil.copy2(real, copy / "bin" / real.name)
-    for shared in (base / "lib").glob("libpython*"):
-        (copy / "lib").mkdir(exist_ok=True)
-        shutil.copy2(shared, copy / "lib" / shared.name, follow_symlinks=False)
-    left_out = shutil.ignore_patterns(
-        "site-packages", "test", "tests", "idlelib", "ensurepip", "config-*", "turtledemo"
-    )
-    shutil.copytree(library.parent, copy / "lib" / real.name, symlinks=True, ignore=left_out)
-    if not _starts(copy / "bin" / real.name):
-        shutil.rmtree(copy)
+    if not (base / "lib" / real.name / "os.py").exists() or not _copied(base, real, copy):
+        fsio.remove_tree(copy)
         return [str(base)]
     python.unlink()
     python.symlink_to(f"../../python/bin/{real.name}")
     config = staging / "venv" / "pyvenv.cfg"
     lines = config.read_text(encoding="utf-8").splitlines()
-    kept = [f"home = {copy / 'bin'}" if line.startswith("home") else line for line in lines]
-    config.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    lines = [f"home = {copy / 'bin'}" if line.startswith("home") else line for line in lines]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ["python"]
+
+
+def _copied(base: Path, real: Path, copy: Path) -> bool:
+    """Copy executable, shared library and standard library; whether the copy starts and takes itself for its home."""
+    (copy / "bin").mkdir(parents=True)
+    (copy / "lib").mkdir()
+    shutil.copy2(real, copy / "bin" / real.name)
+    for shared in (base / "lib").glob("libpython*"):
+        shutil.copy2(shared, copy / "lib" / shared.name, follow_symlinks=False)
+    left_out = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "ensurepip", "config-*")
+    shutil.copytree(base / "lib" / real.name, copy / "lib" / real.name, symlinks=True, ignore=left_out)
+    return _starts(copy / "bin" / real.name)
 
 
 def _starts(python: Path) -> bool:
@@ -411,7 +420,7 @@ def _wait(process: subprocess.Popen[bytes], client: Client, folder: Path, say: S
         try:
             return process.wait(_BEAT)
         except subprocess.TimeoutExpired:
-            size = sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+            size = fsio.tree_bytes(folder, _COUNTED)
             say(f"installing {client.name}: {passed + _BEAT:.0f} s, {size / 1e6:.0f} MB so far")
     return None
 
