@@ -6,6 +6,7 @@ record handed to the harness. It does not look for leaks (leaks) and does not ru
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shlex
@@ -28,7 +29,7 @@ from benchmarks.lab.paths import cache_dir, checkout_root
 from benchmarks.lab.text import count
 
 PROMPT_VERSION: Final = "v1"
-_LAYOUT: Final = "1"  # raise it when an excised tree of the same task would come out differently
+_LAYOUT: Final = "2"  # raise it when an excised tree of the same task would come out differently
 _TOOL_CACHES: Final = {".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".eggs", ".cache"}
 CACHES: Final = _TOOL_CACHES | {"__pycache__", ".venv", "venv", "node_modules"}
 _COMMIT_ENV: Final = {
@@ -82,7 +83,11 @@ def copy_excised(checkout: Checkout, destination: Path) -> None:
 
 def excised_tree(target: Target, task: Task) -> ExcisedTree:
     """Return the task's excised tree from the cache, made on first use."""
-    cache = cache_dir()
+    return _excised_tree(target, task, cache_dir())
+
+
+@functools.lru_cache(maxsize=256)
+def _excised_tree(target: Target, task: Task, cache: Path) -> ExcisedTree:
     pinned, digest = export(target, cache, _nothing)
     removed = _excise(target, task, pinned)
     key = hashlib.sha256(
@@ -120,6 +125,7 @@ def _lay(pinned: Path, removed: dict[str, Excised], tree: Path) -> None:
     for path, one in removed.items():
         (tree / path).write_bytes(one.text)
     commit_all(tree)
+    git("repack", "-a", "-d", "--quiet", cwd=tree, isolated=True)  # few files, so that copies are quick
 
 
 def commit_all(tree: Path) -> None:
