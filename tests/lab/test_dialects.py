@@ -274,6 +274,12 @@ def test_counts_that_come_only_in_the_last_event_replace_the_zeros_of_the_first(
     )
 
 
+def test_a_zero_in_the_last_event_does_not_replace_the_count_of_the_first() -> None:
+    last = {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 0, "output_tokens": 56}}
+    tokens = tokens_of("anthropic-messages", streamed("anthropic-messages", MESSAGE_START, last))
+    assert (tokens.prompt_total, tokens.output) == (1234, 56)
+
+
 def test_messages_tool_input_is_put_together() -> None:
     block = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
     pieces = [{"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": p}} for p in ('{"c":', "1}")]  # fmt: skip  # noqa: E501

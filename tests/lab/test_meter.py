@@ -97,7 +97,7 @@ def read_asked(reader: Any) -> Asked | None:
     headers: dict[str, str] = {}
     while (row := reader.readline().decode().strip()) != "":
         name, _, value = row.partition(":")
-        headers[name.lower()] = value.strip()
+        headers[name.lower()] = ", ".join(filter(None, (headers.get(name.lower()), value.strip())))
     return Asked(line, headers, reader.read(int(headers.get("content-length", 0))))
 
 
@@ -556,13 +556,17 @@ def test_case_05_after_the_end_requests_are_refused_and_counted() -> None:
 
 
 def test_a_closed_trial_lets_go_of_its_door_when_the_next_opens() -> None:
+    """A listener that stayed open would keep its sandbox's network alive for as long as the batch runs."""
     with engine_playing(lambda c, a: c.sendall(whole(b"{}"))) as engine, bench(engine.url) as b:
-        b.trial.close()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            second = b.meter.open_trial("t2", listener)
-            assert Bench(second, listener.getsockname()[1], b.meter).post(chat_body())[0] == 200
-            assert len(second.close()) == 1
-        assert b.trial.refused_after_end() == 0
+            first = Bench(b.meter.open_trial("t1", listener), listener.getsockname()[1], b.meter)
+        first.trial.close()
+        assert first.post(chat_body())[0] == 503
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            second = Bench(b.meter.open_trial("t2", listener), listener.getsockname()[1], b.meter)
+            assert second.post(chat_body())[0] == 200
+        with pytest.raises(ConnectionError):
+            first.post(chat_body())
 
 
 def test_two_exchanges_at_once_are_kept_apart() -> None:

@@ -46,9 +46,8 @@ def request(body: JsonObject) -> RequestFacts:
 def parts(body: JsonObject) -> list[Part]:
     """Prompt pieces: leading system messages, tools, then the conversation (most templates render tools there)."""
     messages = flat("messages", body.get("messages"))
-    leading = 0
-    while leading < len(messages) and obj(items(body.get("messages"))[leading]).get("role") in ("system", "developer"):
-        leading += 1
+    roles = [obj(message).get("role") for message in items(body.get("messages"))]
+    leading = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
     return messages[:leading] + flat("tools", body.get("tools")) + messages[leading:]
 
 
