@@ -3,7 +3,8 @@
     uv run scripts/self_bench.py             every section
     uv run scripts/self_bench.py meter       sections by name
 
-Figures depend on how busy the machine is; each comes with what it was compared to in the same run.
+Figures depend on how busy the machine is; each comes with what it was compared to in the same run. Where others keep
+every core busy, latencies show the scheduler: `chrt -f 1 uv run ...` (root) asks what an idle machine would show.
 It measures the harness, never a model: engines and load here are instant stand-ins.
 """
 
@@ -189,9 +190,11 @@ def share_figures(bench: Bench) -> Iterator[Figure]:
     exchanges = trial.close()
     wall = max(exchange.t_end for exchange in exchanges)
     got = shares(exchanges, wall)
+    late = round(expected.pop("late_ms"), 2)  # of the stand-in engine behind its own script
     for name, seconds in expected.items():
         error = abs(getattr(got, name) - seconds) * 1000
-        yield figure("meter", f"share_error_{name}", error, "ms", 30, most=True, expected_seconds=round(seconds, 3))
+        seen = {"expected_seconds": round(seconds, 3), "engine_late_ms": late}
+        yield figure("meter", f"share_error_{name}", error, "ms", 30, most=True, **seen)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class Engine(asyncio.Protocol):
     async def clocked(self, *, stream: bool) -> None:
         """Tokens at stated times after the request: the first after `PREFILL_SECONDS`, then every `TOKEN_SECONDS`."""
         loop = asyncio.get_running_loop()
-        begin = loop.time()
+        begin = due = loop.time()
         out = HEAD
         for number in range(TOKENS):
             due = begin + PREFILL_SECONDS + number * TOKEN_SECONDS
@@ -110,10 +110,11 @@ class Engine(asyncio.Protocol):
             if stream:
                 self.transport.write(out + event("a"))
                 out = b""
+        late = {"late_ms": (loop.time() - due) * 1000}  # this stand-in's own, on a busy machine
         if stream:
-            self.transport.write(end())
+            self.transport.write(framed(b"data: " + json.dumps({**TOKEN, **late}).encode() + b"\n\n") + end())
         else:
-            reply = json.dumps({**TOKEN, "usage": USAGE}).encode()
+            reply = json.dumps({**TOKEN, **late, "usage": USAGE}).encode()
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply)
             self.transport.write(head + reply)
 
@@ -167,32 +168,37 @@ def drain(port: int, amount: int, path: str) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin, "bytes": size, "events": events}
 
 
-def ask(port: int, *, stream: bool) -> None:
-    """One request to the clocked engine, read to its end."""
+def ask(port: int, *, stream: bool) -> float:
+    """One request to the clocked engine, read to its end; milliseconds that its last token was late."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     body = {"model": "bench", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
     connection.request("POST", CLOCKED_PATH, json.dumps(body))
-    connection.getresponse().read()
+    reply = connection.getresponse().read()
     connection.close()
+    return float(reply.partition(b'"late_ms": ')[2].partition(b"}")[0].partition(b",")[0])
 
 
 def scene(port: int) -> dict[str, float]:
-    """A turn, a tool, two turns that overlap, a tool, a turn that does not stream; the seconds each share must have."""
-    ask(port, stream=True)
+    """A turn, a tool, two turns that overlap, a tool, a turn that does not stream.
+
+    The seconds each share must have, and `late_ms`: how far the engine itself was behind its script at most.
+    """
+    late = [ask(port, stream=True)]
     time.sleep(TOOL_SECONDS)
-    first = threading.Thread(target=lambda: ask(port, stream=True))
+    first = threading.Thread(target=lambda: late.append(ask(port, stream=True)))
     first.start()
     time.sleep(APART_SECONDS)
-    ask(port, stream=True)
+    late.append(ask(port, stream=True))
     first.join()
     time.sleep(TOOL_SECONDS)
-    ask(port, stream=False)
+    late.append(ask(port, stream=False))
     decode = (TOKENS - 1) * TOKEN_SECONDS
     return {
         "prefill": 2 * PREFILL_SECONDS,
         "decode": 2 * decode + APART_SECONDS,
         "model_unsplit": PREFILL_SECONDS + decode,
         "client_and_tool": 2 * TOOL_SECONDS,
+        "late_ms": max(late),
     }
 
 
