@@ -25,6 +25,8 @@ _SWITCHES: Final = (
     *("--yes-always", "--no-auto-commits", "--no-dirty-commits", "--no-gitignore", "--no-analytics"),
     *("--no-check-update", "--no-show-release-notes", "--no-show-model-warnings", "--no-detect-urls"),
     *("--no-suggest-shell-commands", "--no-pretty", "--stream", "--edit-format", "diff", "--timeout", "1800"),
+    # Else it has the model summarise the one exchange there is, before it leaves: a whole prefill for nothing.
+    *("--max-chat-history-tokens", "1000000"),
 )
 _TOKENS: Final = re.compile(r"^Tokens: ([\d.,]{1,12})([kM]?) sent(?:, .*?)?, ([\d.,]{1,12})([kM]?) received")
 _FAILED: Final = re.compile(r"^litellm\.\w+(?:Error|Exception|Timeout)\b")
