@@ -442,6 +442,16 @@ def test_case_04_an_engine_that_is_not_there_is_a_502_that_names_it() -> None:
     assert (live.errors, live.turns, live.last_error) == (1, 0, seen.error)
 
 
+def test_an_engine_that_speaks_no_tls_is_named_in_tls_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        threading.Thread(target=lambda: plain.accept()[0].sendall(b"HTTP/1.1 400 Bad\r\n\r\n"), daemon=True).start()
+        with bench(f"https://127.0.0.1:{plain.getsockname()[1]}") as b:
+            status, data = b.post(chat_body())
+            assert only(b.trial.close()).ended == "engine_unreachable"
+    assert status == 502
+    assert "SSL" in json.loads(data)["error"]["message"]
+
+
 # ---- a client that leaves ----
 
 

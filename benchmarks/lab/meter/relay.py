@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -251,7 +252,7 @@ def _unreachable(passage: Passage, seen: Observed, error: Exception, keep: bool)
 
 
 def _reason(error: Exception) -> str:
-    number = error.errno if isinstance(error, OSError) else None
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
     return os.strerror(number) if number and number > 0 else str(error) or "no answer in time"
 
 
