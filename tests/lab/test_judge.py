@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.lab import checkout, sandbox
 from benchmarks.lab.judge import ControlPair, admit, controls, judge
+from benchmarks.lab.judge.controls import objection
 from benchmarks.lab.judge.run import read_report
 from benchmarks.lab.model import Checkout, Environment, Excision, Judgement, Source, Target, Task
 
@@ -80,7 +81,7 @@ def project(folder: Path, tests: str = TESTS, **changes: object) -> tuple[Target
         license="MIT",
         imports=("summing",),
         requires=("pytest==9",),
-        suite=("-m", "pytest", "-q", "-p", "no:hypothesispytest", "-p", "no:timeout", "tests"),
+        suite=("-m", "pytest", "-q", "-p", "no:hypothesispytest", "-p", "no:timeout", "-p", "no:anyio", "tests"),
         suite_seconds=60,
     )
     task = Task(
@@ -245,7 +246,8 @@ def test_nothing_required_is_never_green(prepared: Checkout, tmp_path: Path) -> 
 
 
 def test_the_judged_code_sees_fixed_settings(prepared: Checkout, tmp_path: Path) -> None:
-    look = "import os, time\n    assert (time.tzname[0], hash('a'), 'LOCAL_LAB_JUDGE_KEY' in os.environ) == ('UTC', %d, False)"
+    seen = "time.tzname[0], hash('a'), 'LOCAL_LAB_JUDGE_KEY' in os.environ"
+    look = f"import os, time\n    assert ({seen}) == ('UTC', %d, False)"
     seeded = subprocess.run(
         [sys.executable, "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": "0"}, capture_output=True, check=True
     )
@@ -263,11 +265,8 @@ def test_a_report_that_is_cut_or_altered_is_forged_or_incomplete() -> None:
 # ---- controls ----
 
 
-def pair_of(
-    tmp_path: Path, tests: str = TESTS, *, listed: tuple[str, ...] = REQUIRED, **changes: object
-) -> ControlPair:
-    target, task = project(tmp_path, tests, **changes)
-    task = msgspec.structs.replace(task, fail_to_pass=listed)
+def pair_of(tmp_path: Path, tests: str = TESTS) -> ControlPair:
+    target, task = project(tmp_path, tests)
     return controls(target, task, ENVIRONMENT, tmp_path / "controls", "none")
 
 
@@ -281,30 +280,49 @@ def test_controls_pass_and_fail_as_they_must(tmp_path: Path) -> None:
 
 
 SKIPPED = TESTS.replace("def test", "import pytest\n@pytest.mark.skipif(True, reason='no variable')\ndef test")
+THERE = "with the original body in place"
 
 
 @pytest.mark.parametrize(
-    ("tests", "listed", "says"),
+    ("tests", "says"),
     [
-        (SKIPPED, REQUIRED, "summing-total.yaml: the suite skips everything (3 tests) with the original body in place"),
-        ("", REQUIRED, "summing-total.yaml: the suite collects no test with the original body in place"),
-        (TESTS, (STAYS,), f"summing-total.yaml: fail_to_pass: {STAYS} passes without the body, so it cannot judge it"),
-        (TESTS, ("tests/x.py::t",), "summing-total.yaml: fail_to_pass: tests/x.py::t is not among the tests"),
-        (TESTS.replace("== 3", "== 4"), REQUIRED, f"summing-total.yaml: fail_to_pass: {REQUIRED[0]} fails with the"),
-        (
-            TESTS.replace("def test_total()", "import pytest\n@pytest.mark.skip\ndef test_total()"),
-            REQUIRED,
-            f"summing-total.yaml: fail_to_pass: {REQUIRED[0]} is skipped",
-        ),
+        (SKIPPED, f"summing-total.yaml: the suite skips everything (3 tests) {THERE}"),
+        ("", f"summing-total.yaml: the suite collects no test {THERE}"),
     ],
 )
-def test_case_13_a_suite_that_cannot_judge_is_refused_with_the_reason(
-    tmp_path: Path, tests: str, listed: tuple[str, ...], says: str
-) -> None:
-    pair = pair_of(tmp_path, tests, listed=listed)
+def test_case_13_a_suite_that_runs_nothing_is_refused_with_the_reason(tmp_path: Path, tests: str, says: str) -> None:
+    pair = pair_of(tmp_path, tests)
     assert not pair.admissible
-    assert pair.why is not None
-    assert pair.why.startswith(says)
+    assert pair.why == says
+
+
+@pytest.mark.parametrize(
+    ("gold", "excised", "says"),
+    [
+        ({"a": "passed"}, {"a": "failed"}, None),
+        ({"a": "passed"}, {}, None),
+        ({"a": "passed"}, {"a": "passed"}, "fail_to_pass: a passes without the body, so it cannot judge it"),
+        ({"b": "passed"}, {"b": "failed"}, "fail_to_pass: a is not among the tests that the suite runs"),
+        ({"a": "failed"}, {"a": "failed"}, f"fail_to_pass: a fails {THERE}"),
+        ({"a": "skipped", "b": "passed"}, {"a": "skipped"}, f"fail_to_pass: a is skipped {THERE}"),
+    ],
+)
+def test_case_13_tests_that_do_not_flip_are_refused_with_the_reason(
+    gold: Mapping[str, str], excised: Mapping[str, str], says: str | None
+) -> None:
+    task = Task(id="t", target="p", tier=1, excise=(), fail_to_pass=("a",))
+    assert objection(task, outcome(gold), outcome(excised)) == (says and f"t.yaml: {says}")
+
+
+def test_a_control_that_was_ended_or_forged_is_refused() -> None:
+    task = Task(id="t", target="p", tier=1, excise=(), fail_to_pass=("a",))
+    good, bad = outcome({"a": "passed"}), outcome({"a": "failed"})
+    slow = msgspec.structs.replace(good, ended_by="wall")
+    forged = msgspec.structs.replace(bad, forged=True)
+    assert (
+        objection(task, slow, bad) == "t.yaml: the suite of the gold control did not end by itself (wall), see its log"
+    )
+    assert "excised control reports a test as passed that must fail" in (objection(task, good, forged) or "")
 
 
 def test_a_failing_body_that_kills_the_runner_is_told(tmp_path: Path) -> None:
@@ -322,9 +340,9 @@ def test_a_failing_body_that_kills_the_runner_is_told(tmp_path: Path) -> None:
 def outcome(values: Mapping[str, str], *, green: bool = True) -> Judgement:
     return Judgement(
         green=green,
-        passed=0,
-        failed=0,
-        skipped=0,
+        passed=list(values.values()).count("passed"),
+        failed=list(values.values()).count("failed"),
+        skipped=list(values.values()).count("skipped"),
         collected=len(values),
         missing=(),
         seconds=1.0,
@@ -366,3 +384,24 @@ def test_the_same_holds_in_the_sandbox(tmp_path: Path) -> None:
     target, task = project(tmp_path, suite_seconds=120)
     pair = controls(target, task, ENVIRONMENT, tmp_path / "controls", sandbox.choose(None))
     assert pair.why is None
+
+
+def test_what_the_prompt_says_to_run_runs_in_the_sandbox(prepared: Checkout, tmp_path: Path) -> None:
+    command = next(line for line in prepared.prompt.splitlines() if "-m pytest" in line).strip()
+    (tmp_path / "home").mkdir()
+    spec = sandbox.SandboxSpec(
+        isolation=sandbox.choose(None),
+        workspace=prepared.workspace,
+        home=tmp_path / "home",
+        readonly=ENVIRONMENT.readonly,
+        network=False,
+        trial_id="prompt-command",
+    )
+    with sandbox.open_box(spec) as box:
+        both = f"git log --oneline | wc -l; git status --porcelain; {command}"
+        running = box.start(["/bin/sh", "-c", both], {}, None, tmp_path / "out", tmp_path / "err", 1 << 20)
+        assert running.wait(60) is not None
+        running.end(0)
+    said = (tmp_path / "out").read_text()
+    assert said.startswith("1\n")
+    assert "2 failed, 1 passed" in said
