@@ -411,7 +411,7 @@ def test_case_12_the_answer_is_found_wherever_it_lies(prepared: Checkout, expose
         archive.writestr("parcel/rates.py", MODULE)
     (exposed / "parcel-1.0.tar.gz").write_bytes(sdist("parcel", "1.0"))
     (exposed / "page.gz").write_bytes(gzip.compress(MODULE.encode()))
-    (exposed / "copy.txt").write_text("x" * 10_000_003 + MODULE.replace("    ", "\t\t"))
+    (exposed / "copy.txt").write_text("x" * 10_003 + MODULE.replace("    ", "\t\t"))
     (exposed / "notes.json").write_text(json.dumps({"answer": BODY}))
     compiled = exposed / "site-packages/parcel/__pycache__/rates.cpython-311.pyc"
     compiled.parent.mkdir(parents=True)
@@ -427,6 +427,14 @@ def test_case_12_the_answer_is_found_wherever_it_lies(prepared: Checkout, expose
             str(compiled),
         ]
     )
+
+
+def test_an_answer_across_the_blocks_that_are_read_is_found(
+    prepared: Checkout, exposed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (exposed / "copy.txt").write_text(MODULE)
+    monkeypatch.setattr("benchmarks.lab.checkout.leaks._BLOCK", 16)
+    assert scan(prepared, exposed, cache) == [f"{exposed}/copy.txt"]
 
 
 def test_folders_that_are_hidden_inside_are_left_out(prepared: Checkout, exposed: Path, cache: Path) -> None:
