@@ -44,6 +44,7 @@ from benchmarks.lab.rows import BatchEnd, BatchStart, ControlRow, TrialRow
 from benchmarks.lab.schedule import Cell, Plan, Slot, owed, plan_digest, slots
 from benchmarks.lab.session import Interrupts, Rig
 from benchmarks.lab.tasks import Suite
+from benchmarks.lab.text import count
 
 MIN_FREE_BYTES: Final = 2 << 30
 
@@ -107,6 +108,8 @@ class Setup:
 def execute(bench: Bench) -> Outcome:
     """Run the plan to its end, or until the person stops it; a later call with the same plan goes on where it ended."""
     begin = time.monotonic()
+    if bench.locked:
+        _sweep(bench.watcher.say)
     batch, done = _open(bench)
     with ExitStack() as stack:
         setup = prepare(bench, stack, _writer(bench, batch))
@@ -132,6 +135,15 @@ def execute(bench: Bench) -> Outcome:
 
 
 # ---- beginning ----
+
+
+def _sweep(say: Callable[[str], None]) -> None:
+    """Remove work folders that a killed run left; whoever holds the machine's lock may."""
+    left = sorted((paths.state_dir() / "work").glob("*"))
+    for folder in left:
+        fsio.remove_tree(folder)
+    if left:
+        say(f"removed {count(len(left), 'work folder')} that an earlier run left behind")
 
 
 def _open(bench: Bench) -> tuple[str, list[tuple[Slot, Verdict]]]:

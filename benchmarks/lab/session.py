@@ -17,6 +17,7 @@ from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.install import Installation
 from benchmarks.lab.meter import Expectation, Live, Meter, MeterTrial
+from benchmarks.lab.meter.prefixes import PrefixNote
 from benchmarks.lab.model import (
     Artifacts,
     Backend,
@@ -99,6 +100,7 @@ class Session(Record, frozen=True, kw_only=True):
     refused_after_end: int
     output_bytes: int
     voids: Mapping[VoidReason, str]
+    prefix_notes: tuple[PrefixNote, ...]  # turns that lost cached prompt
 
 
 class Interrupts:
@@ -157,6 +159,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         refused_after_end=metered.refused_after_end(),
         output_bytes=running.output_bytes(),
         voids=_voids(ended_by, slept, metered),
+        prefix_notes=metered.prefix_notes(),
     )
 
 

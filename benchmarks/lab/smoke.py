@@ -29,13 +29,15 @@ def unsupported(client: Client, endpoint: Endpoint, backend: Backend) -> str | N
     """Why this pair cannot work, as one sentence with the numbers; None if nothing speaks against it."""
     if not set(client.dialects) & set(endpoint.dialects):
         return f"{client.name} speaks {', '.join(client.dialects)}; {backend.name} only {', '.join(endpoint.dialects)}"
+    if backend.purpose == "demo":
+        return None  # it shows the machinery; that the model cannot do the work is known and said
     context, cap = endpoint.facts.context, backend.max_tokens or 0
     if context is not None and client.min_context + cap > context:
         return (
             f"{client.name} needs {client.min_context} tokens for its own first prompt and {cap} for the reply; "
             f"{backend.name} has a context of {context}"
         )
-    if client.tool_loop and endpoint.facts.template_tools is False and backend.purpose == "measure":
+    if client.tool_loop and endpoint.facts.template_tools is False:
         return f"the chat template of {backend.name} renders no tools, and {client.name} edits through tools only"
     return None
 

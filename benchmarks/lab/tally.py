@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from benchmarks.lab.meter.prefixes import PrefixNote
 from benchmarks.lab.model import EngineCounters, Exchange, Tokens
 from benchmarks.lab.rows import ExchangesRow
 
@@ -28,8 +29,7 @@ def tokens(calls: Sequence[Exchange]) -> Tokens:
     told = [call.tokens for call in answered(calls)]
 
     def total(name: str) -> int | None:
-        values = [getattr(one, name) for one in told]
-        return None if any(value is None for value in values) else sum(values)
+        return _sum(getattr(one, name) for one in told)
 
     return Tokens(
         prompt_total=total("prompt_total"),
@@ -58,7 +58,9 @@ def counters_agree(metered: Tokens, engine: EngineCounters | None, calls: Sequen
     return all(ours == theirs for ours, theirs in known) if known else None
 
 
-def exchanges_row(calls: Sequence[Exchange], refused_after_end: int) -> ExchangesRow:
+def exchanges_row(
+    calls: Sequence[Exchange], refused_after_end: int, prefix_notes: Sequence[PrefixNote]
+) -> ExchangesRow:
     """The trial's exchanges in numbers."""
     waits = [call.t_first_token - call.t_request_end for call in calls if call.t_first_token is not None]
     tool_calls = [one for call in calls for one in call.calls]
@@ -75,7 +77,17 @@ def exchanges_row(calls: Sequence[Exchange], refused_after_end: int) -> Exchange
         textual_calls=sum(call.calls_textual for call in calls),
         refused_after_end=refused_after_end,
         models_answered=tuple(sorted({call.model_answered for call in calls if call.model_answered})),
+        reread_tokens=_sum(note.tokens for note in prefix_notes),
         first_token_seconds=round(median(waits), 4) if waits else None,
         sampler=turn_samplers[0] if turn_samplers else {},
         rewritten=tuple(sorted({name for call in calls for name in call.rewritten})),
     )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

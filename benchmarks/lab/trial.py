@@ -23,6 +23,7 @@ from benchmarks.lab import checkout, findings, fsio, judge, session, shares, sta
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.errors import LabError, TrialVoid
 from benchmarks.lab.meter import Live
+from benchmarks.lab.meter.prefixes import sentence
 from benchmarks.lab.model import (
     Budgets,
     Checkout,
@@ -234,7 +235,7 @@ def _session_fields(seen: session.Session) -> dict[str, Any]:
         "tokens": tokens,
         "tokens_auxiliary": tally.tokens([call for call in calls if call.auxiliary]),
         "turns": tally.turns(calls),
-        "exchanges": tally.exchanges_row(calls, seen.refused_after_end),
+        "exchanges": tally.exchanges_row(calls, seen.refused_after_end, seen.prefix_notes),
         "engine_counters": seen.counters,
         "counters_agree": tally.counters_agree(tokens, seen.counters, calls),
         # Its last words may quote private code; the ledger is published.
@@ -243,6 +244,7 @@ def _session_fields(seen: session.Session) -> dict[str, Any]:
         "egress_attempts": seen.egress,
         "strays": len(seen.strays),
         "output_bytes": seen.output_bytes,
+        "notes": tuple(sentence(note) for note in seen.prefix_notes[:MAX_LISTED]),
     }
 
 

@@ -24,6 +24,20 @@ class PrefixNote(Record, frozen=True, kw_only=True):
     fault: CacheFault | None
 
 
+def sentence(note: PrefixNote) -> str:
+    """The note for a person: where reuse ended, by whom, what it cost, and the setting that cures it."""
+    found = note.found
+    where = f" at {found.where}" if found.where else ""
+    tokens = "unknown" if note.tokens is None else f"about {note.tokens:,}"
+    seconds = "unknown" if note.seconds is None else f"about {note.seconds:.1f}"
+    fault = f", {note.fault}" if note.fault else ""
+    cure = f"; {found.cure}" if found.cure else ""
+    return (
+        f"request {note.later}: prefix reuse lost{where} ({found.kind}{fault}), "
+        f"tokens read again: {tokens}, seconds: {seconds}{cure}"
+    )
+
+
 def prefix_notes(
     exchanges: Sequence[Exchange], bodies: Mapping[int, bytes], reasoning: Mapping[int, int]
 ) -> tuple[PrefixNote, ...]:

@@ -1,0 +1,209 @@
+"""run.py as a person uses it, with the scripted engine and the stub agent: nothing to install but the task's target."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Desk
+
+SCRIPTED = ("--backend", "scripted")
+
+
+def wait_for(seen: Callable[[], bool], seconds: float = 200.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+def test_a_batch_writes_plan_controls_stamp_trial_and_end(desk: Desk) -> None:
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    (row,) = desk.trials()
+    assert (row.verdict, row.cause, row.flags) == ("passed", None, ())
+    assert [one.body["control"] for one in desk.rows("control")] == ["gold", "excised"]
+    assert all(one.body["as_expected"] for one in desk.rows("control"))
+    (start,), (end,), (stamp,) = desk.rows("batch_start"), desk.rows("batch_end"), desk.rows("stamp")
+    (trial,) = desk.rows("trial")
+    assert trial.stamp == stamp.stamp
+    assert trial.batch == start.batch == end.batch
+    assert end.body["done"] == 1
+    assert stamp.body["values"]["script"] == "solve"
+    assert "1/1" in output
+
+
+def test_every_line_while_measuring_says_what_produced_it(desk: Desk) -> None:
+    _, output = desk.trial(*SCRIPTED)
+    measuring = output.split("batch ")[0].splitlines()
+    assert len(measuring) > 3
+    assert all(line.startswith("[") and "@" in line.split("]")[0] for line in measuring if line.strip())
+
+
+def test_the_meter_agrees_with_the_engine_and_the_shares_add_up(desk: Desk) -> None:
+    desk.trial(*SCRIPTED)
+    (row,) = desk.trials()
+    assert row.counters_agree is True
+    assert row.shares is not None
+    parts = row.shares.startup + row.shares.prefill + row.shares.decode + row.shares.model_unsplit
+    assert parts + row.shares.client_and_tool + row.shares.tail == pytest.approx(row.shares.wall)
+    assert row.strays == 0
+
+
+def test_conformance_rows_are_written_unless_skipped(desk: Desk) -> None:
+    code, output = desk.run(
+        *SCRIPTED, "--results", str(desk.results), "--trials", "1", "--client", "stub", "--task", "toolz-groupby"
+    )
+    assert code == 0, output
+    smoke = {row.body["check"]: row.body["outcome"] for row in desk.rows("smoke")}
+    assert set(smoke.values()) == {"ok"}
+    assert {"starts_where_told", "prompt_intact", "tool_round_trip", "leaves_nothing"} <= set(smoke)
+
+
+def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
+    code, output = desk.trial(*SCRIPTED, "--dry-run")
+    assert code == 0, output
+    assert "1 tasks x 1 cells (scripted/stub) x 1 trials = 1 trials" in output
+    assert "gold passes, excised fails" in output
+    assert "estimate" in output
+    assert not desk.results.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--backend", "scriptd"), "--backend scriptd: the lab file has no such entry (did you mean"),
+        (("--backend", "scripted:solv"), "script 'solv' is unknown"),
+        (("--client", "codx"), "'codx' is not known"),
+        (("--task", "toolz-grupby"), "--task toolz-grupby: suite core-1 has no such task"),
+        (("--tag", "strter"), "--tag strter: no task has it"),
+        (("--trials", "0"), "give a whole number from 1"),
+        (("--stall-seconds", "soon"), "is no number of seconds above 0"),
+    ],
+)
+def test_mistakes_are_one_sentence_with_code_2(desk: Desk, flags: tuple[str, ...], sentence: str) -> None:
+    code, output = desk.run("--results", str(desk.results), *flags)
+    assert code == 2
+    assert sentence in output
+    assert "Traceback" not in output
+    assert not desk.results.exists()
+
+
+def test_another_head_than_the_required_one_is_refused(desk: Desk) -> None:
+    code, output = desk.trial(*SCRIPTED, "--require-harness-head", "0123456789")
+    assert code == 3
+    assert "--require-harness-head 0123456789: this checkout is at" in output
+    assert not desk.results.exists()
+
+
+def test_a_lab_file_with_a_typo_names_file_line_and_the_right_word(desk: Desk) -> None:
+    lab = desk.folder / "mine.yaml"
+    lab.write_text("backends:\n  x:\n    engine: openai\n    base_ulr: http://127.0.0.1:1\n")
+    os.environ["LAB_FILE"] = str(lab)
+    try:
+        code, output = desk.trial("--backend", "x")
+    finally:
+        del os.environ["LAB_FILE"]
+    assert code == 2
+    assert f"{lab}:4: `base_ulr` is no setting of backend x" in output
+    assert "base_url" in output
+
+
+def test_a_second_run_refuses_and_says_who_holds_the_lock(desk: Desk) -> None:
+    first = desk.start("--results", str(desk.results), "--backend", "scripted:stall", "--client", "stub",
+                       "--task", "toolz-groupby", "--trials", "1", "--skip-smoke")  # fmt: skip
+    wait_for(lambda: (desk.folder / "lock").exists() and (desk.folder / "lock").read_text().strip() != "")
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 3
+    assert str(first.pid) in output
+    assert "run.py" in output
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+
+
+def interrupt_twice(process: subprocess.Popen[str]) -> None:
+    """Two signals that the kernel does not merge into one."""
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+
+
+def started(desk: Desk) -> bool:
+    return any((desk.folder / "state" / "evidence").glob("*/*/*/exchanges"))
+
+
+def test_kill_9_in_a_trial_loses_no_row_leaves_no_process_and_the_next_run_goes_on(desk: Desk) -> None:
+    flags: tuple[str, ...] = (
+        "--results",
+        str(desk.results),
+        "--client",
+        "stub",
+        "--task",
+        "toolz-groupby",
+        "--trials",
+        "1",
+    )
+    flags += ("--skip-smoke", "--backend", "scripted", "--backend", "scripted:stall", "--stall-seconds", "600")
+    run = desk.start(*flags)
+    wait_for(lambda: len(desk.rows("trial")) == 1 if desk.results.exists() else False)
+    wait_for(lambda: len(list((desk.folder / "state" / "evidence").glob("*/*/*stall*/exchanges"))) == 1)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    wait_for(lambda: not desk.processes(), 30)
+    assert [row.verdict for row in desk.trials()] == ["passed"]
+    assert not desk.rows("batch_end")
+    (left,) = (desk.folder / "state" / "work").glob("trial-*")
+    again = desk.start(*flags)
+    wait_for(lambda: not left.exists())
+    wait_for(lambda: len(list((desk.folder / "state" / "work").glob("trial-*"))) == 1)
+    interrupt_twice(again)
+    output, _ = again.communicate(timeout=120)
+    assert "continuing batch" in output
+    assert len(desk.rows("batch_start")) == 1
+
+
+def test_ctrl_c_twice_ends_the_trial_at_once_and_its_row_is_void(desk: Desk) -> None:
+    run = desk.start("--results", str(desk.results), "--backend", "scripted:stall", "--client", "stub",
+                     "--task", "toolz-groupby", "--trials", "1", "--skip-smoke", "--stall-seconds", "600")  # fmt: skip
+    wait_for(lambda: started(desk))
+    interrupt_twice(run)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, output
+    (row,) = desk.trials()
+    assert (row.verdict, row.reason) == ("void", "interrupted")
+    assert not desk.rows("batch_end")
+    assert not desk.processes()
+
+
+def test_ctrl_c_once_finishes_the_trial_and_stops(desk: Desk) -> None:
+    run = desk.start("--results", str(desk.results), "--backend", "scripted:slow_prefill", "--client", "stub",
+                     "--task", "toolz-groupby", "--trials", "2", "--skip-smoke")  # fmt: skip
+    wait_for(lambda: started(desk))
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode == 130, output
+    assert [row.verdict for row in desk.trials()] == ["passed"]
+    code, output = desk.run("--results", str(desk.results), "--backend", "scripted:slow_prefill", "--client", "stub",
+                            "--task", "toolz-groupby", "--trials", "2", "--skip-smoke")  # fmt: skip
+    assert code == 0, output
+    assert [row.trial for row in desk.trials()] == [1, 2]
+    assert len(desk.rows("batch_start")) == len(desk.rows("batch_end")) == 1
+
+
+def test_private_words_stay_out_of_the_ledger(desk: Desk) -> None:
+    desk.trial(*SCRIPTED)
+    assert json.loads(desk.results.read_text().splitlines()[-2])["client_report"]["final_message"] is None
+
+
+def test_no_work_folder_is_left(desk: Desk) -> None:
+    desk.trial(*SCRIPTED)
+    assert list(Path(desk.folder / "state" / "work").iterdir()) == []
