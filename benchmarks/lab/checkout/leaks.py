@@ -285,6 +285,8 @@ def _members(path: str, file: IO[bytes], start: bytes) -> Iterator[tuple[str, IO
     if start.startswith(b"PK\3\4"):
         with zipfile.ZipFile(_from_start(file)) as archive:
             for info in archive.infolist():
+                if info.filename.endswith(".class"):  # jars hold hundreds of thousands, and no source
+                    continue
                 with archive.open(info) as member:
                     yield info.filename, member
     elif path.endswith((".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar")):
