@@ -25,6 +25,7 @@ ADAPTERS = {"engines", "clients", "install"}
 CONDUCT = {
     "verdict",
     "findings",
+    "servers",
     "session",
     "tally",
     "trial",

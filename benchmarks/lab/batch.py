@@ -6,10 +6,11 @@ cache. What a person sees goes through a `Watcher`: this room prints nothing and
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ import msgspec
 from benchmarks.lab import (
     checkout,
     clients,
-    engines,
     fsio,
     install,
     judge,
@@ -33,15 +33,15 @@ from benchmarks.lab import (
     stamp,
     trial,
 )
-from benchmarks.lab.engines.base import Endpoint
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.install import Installation
 from benchmarks.lab.labfile import Lab
 from benchmarks.lab.machine import Machine
-from benchmarks.lab.meter import Live, Meter, Upstream, rewrites_of
-from benchmarks.lab.model import Backend, Checkout, Client, Environment, Judgement, Record, Task, Verdict
+from benchmarks.lab.meter import Live
+from benchmarks.lab.model import Backend, Client, Environment, Judgement, Record, Task, Verdict
 from benchmarks.lab.rows import BatchEnd, BatchStart, ControlRow, TrialRow
 from benchmarks.lab.schedule import Cell, Plan, Slot, owed, plan_digest, slots
+from benchmarks.lab.servers import Server
 from benchmarks.lab.session import Interrupts, Rig
 from benchmarks.lab.tasks import Suite
 from benchmarks.lab.text import count
@@ -184,7 +184,7 @@ def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
     left_out: dict[str, str] = {}
     kits = _install(bench, left_out)
     environments = _environments(bench)
-    rigs = _rigs(bench, stack, kits, left_out)
+    rigs = _rigs(bench, _servers(bench, stack), kits, left_out)
     if bench.plan.smoke:
         rigs = _conforming(bench, rigs, environments, write, left_out)
     if not rigs:
@@ -216,50 +216,40 @@ def _environments(bench: Bench) -> dict[str, Environment]:
     }
 
 
+def _servers(bench: Bench, stack: ExitStack) -> dict[str, Server]:
+    servers = {}
+    for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
+        begin = time.monotonic()
+        servers[name] = _serve(stack, bench.backends[name], bench.watcher.say)
+        bench.watcher.say(f"backend {name}: ready after {time.monotonic() - begin:.1f} s")
+    return servers
+
+
+def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Server:
+    server = Server(backend, paths.state_dir(), say)
+    stack.callback(server.close)
+    return server
+
+
 def _rigs(
     bench: Bench,
-    stack: ExitStack,
+    servers: Mapping[str, Server],
     kits: Mapping[str, tuple[Client, Installation]],
     left_out: dict[str, str],
 ) -> dict[Cell, Rig]:
-    """Serve each backend once and put each client of the plan in front of it."""
+    """Each client of the plan in front of each server it can work with."""
     rigs: dict[Cell, Rig] = {}
-    for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
-        backend = bench.backends[name]
-        begin = time.monotonic()
-        served = _serve(stack, backend, bench.watcher.say)
-        bench.watcher.say(f"backend {name}: ready after {time.monotonic() - begin:.1f} s")
-        for cell in (cell for cell in bench.plan.cells if cell.backend == name and cell.client in kits):
-            client, installation = kits[cell.client]
-            why = smoke.unsupported(client, served[0], backend)
-            if why is not None:
-                left_out[str(cell)] = f"unsupported: {why}"
-                bench.watcher.say(f"{cell}: unsupported: {why}")
-                continue
-            rigs[cell] = _rig(client, installation, backend, served, bench.plan.isolation)
+    for cell in bench.plan.cells:
+        if cell.client not in kits:
+            continue
+        (client, installation), server = kits[cell.client], servers[cell.backend]
+        why = smoke.unsupported(client, server.endpoint, server.backend)
+        if why is not None:
+            left_out[str(cell)] = f"unsupported: {why}"
+            bench.watcher.say(f"{cell}: unsupported: {why}")
+            continue
+        rigs[cell] = Rig(client=client, installation=installation, server=server, isolation=bench.plan.isolation)
     return rigs
-
-
-Served = tuple[Endpoint, Meter]
-
-
-def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Served:
-    endpoint = stack.enter_context(engines.find(backend.engine).serve(backend, paths.state_dir(), say))
-    upstream = Upstream(base_url=endpoint.base_url, api_key=endpoint.api_key)
-    meter = stack.enter_context(Meter(upstream, rewrites_of(backend)))
-    return endpoint, meter
-
-
-def _rig(client: Client, installation: Installation, backend: Backend, served: Served, isolation: Any) -> Rig:
-    endpoint, meter = served
-    return Rig(
-        client=client,
-        installation=installation,
-        backend=backend,
-        endpoint=endpoint,
-        meter=meter,
-        isolation=isolation,
-    )
 
 
 # ---- conformance ----
@@ -279,9 +269,9 @@ def _conforming(
     begin = time.monotonic()
     failed: dict[str, str] = {}
     with ExitStack() as stack:
-        served = _serve(stack, HARNESS, lambda line: None)
+        server = _serve(stack, HARNESS, lambda line: None)
         for name, rig in {cell.client: rig for cell, rig in rigs.items()}.items():
-            harness = _rig(rig.client, rig.installation, HARNESS, served, rig.isolation)
+            harness = dataclasses.replace(rig, server=server)
             with _work_folder("smoke") as work:
                 evidence = paths.state_dir() / "evidence" / bench.machine.id / "smoke" / work.name
                 rows = smoke.check_client(harness, work, evidence, readonly)
@@ -319,7 +309,8 @@ def admit(
         with _work_folder("control") as work:
             tree = checkout.prepare(target, task, environment, work / "tree")
             pair = judge.controls(target, task, environment, work / "controls", bench.plan.isolation)
-        for row in _control_rows(bench, task, pair):
+            evidence = _keep_logs(bench, work / "controls", task.id)
+        for row in _control_rows(bench, task, pair, evidence):
             write("control", row)
         if not pair.admissible:
             left_out[name] = f"controls: {pair.why}"
@@ -340,7 +331,17 @@ def admit(
     return admitted
 
 
-def _control_rows(bench: Bench, task: Task, pair: judge.ControlPair) -> Iterable[ControlRow]:
+def _keep_logs(bench: Bench, folder: Path, task: str) -> str:
+    """Copy the controls' logs to the evidence; the name that rows give."""
+    name = f"controls/{task}-{ledger.new_id()}"
+    kept = paths.state_dir() / "evidence" / bench.machine.id / name
+    kept.mkdir(parents=True)
+    for log in folder.glob("*.log"):
+        shutil.copy(log, kept / log.name)
+    return name
+
+
+def _control_rows(bench: Bench, task: Task, pair: judge.ControlPair, evidence: str) -> Iterable[ControlRow]:
     def row(name: Any, judgement: Judgement, as_expected: bool) -> ControlRow:
         return ControlRow(
             task=task.id,
@@ -352,6 +353,7 @@ def _control_rows(bench: Bench, task: Task, pair: judge.ControlPair) -> Iterable
             why=pair.why,
             judge=trial.judge_row(judgement, len(pair.required)),
             isolation=bench.plan.isolation,
+            evidence=evidence,
         )
 
     yield row("gold", pair.gold, pair.gold.green)
@@ -366,32 +368,26 @@ def _leave_out_leaks(
 ) -> None:
     """Leave out every task whose removed text can be read somewhere in a sandbox of this batch."""
     begin = time.monotonic()
+    installations = {rig.client.name: rig.installation for rig in rigs.values()}.values()
+    exposed = [
+        *sandbox.exposed(bench.plan.isolation),
+        *(folder for installation in installations for folder in installation.readonly),
+        *(folder for assignment in assignments.values() for folder in assignment.environment.readonly),
+    ]
+    bench.watcher.say("looking for the answers in all that a sandbox shows (once per change of it; may take a minute)")
     with _work_folder("leaks") as work:
-        trees = {
-            name: checkout.prepare(one.target, one.task, one.environment, work / name)
-            for name, one in assignments.items()
-        }
-        for rig in {rig.client.name: rig for rig in rigs.values()}.values():
-            for target in {tree.target.name: tree for tree in trees.values()}.values():
-                mine = [tree for tree in trees.values() if tree.target.name == target.target.name]
-                for task, leak in _leaks(bench, rig, mine).items():
-                    left_out[task] = f"its answer can be read in the sandbox of {rig.client.name}: {leak}"
-                    bench.watcher.say(f"{task}: left out, {left_out[task]}")
-                    assignments.pop(task, None)
+        trees = [
+            checkout.prepare(one.target, one.task, one.environment, work / name) for name, one in assignments.items()
+        ]
+        found = checkout.leak_scan_all(trees, exposed, paths.cache_dir(), sandbox.hidden(bench.plan.isolation))
+    for task, leaks in found.items():
+        if leaks:
+            left_out[task] = f"its answer can be read in the sandbox: {leaks[0].path} ({leaks[0].evidence})"
+            bench.watcher.say(f"{task}: left out, {left_out[task]}")
+            del assignments[task]
     bench.watcher.say(
         f"no answer in sight of the remaining {len(assignments)} tasks ({time.monotonic() - begin:.1f} s)"
     )
-
-
-def _leaks(bench: Bench, rig: Rig, trees: Sequence[Checkout]) -> dict[str, str]:
-    """Task -> the first place where its answer can be read by this client; trees of one target."""
-    exposed = (
-        *sandbox.exposed(bench.plan.isolation),
-        *rig.installation.readonly,
-        *trees[0].environment.readonly,
-    )
-    found = checkout.leak_scan_all(trees, exposed, paths.cache_dir())
-    return {task: f"{leaks[0].path} ({leaks[0].evidence})" for task, leaks in found.items() if leaks}
 
 
 @contextmanager
@@ -419,6 +415,7 @@ def _run_owed(bench: Bench, setup: Setup, batch: str, done: list[tuple[Slot, Ver
         position = len(done) + 1
         attempt = 1 + sum(earlier == slot for earlier, _ in done)
         bench.watcher.trial_started(slot, position, position + len(left) - 1)
+        setup.rigs[slot.cell].server.ready(new_arm=bool(done) and done[-1][0].cell != slot.cell)
         row = _one(bench, setup, batch, trial.Turn(slot=slot, attempt=attempt, position=position))
         done.append((slot, row.verdict))
         bench.watcher.trial_ended(row)

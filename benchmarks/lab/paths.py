@@ -17,7 +17,10 @@ def cache_dir() -> Path:
 
 def state_dir() -> Path:
     """Folder for evidence and locks; it holds private code (LOCAL_LAB_STATE overrides)."""
-    return _folder("LOCAL_LAB_STATE", platformdirs.user_state_path(APP))
+    folder = _folder("LOCAL_LAB_STATE", platformdirs.user_state_path(APP))
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o700)
+    return folder
 
 
 def checkout_root() -> Path:

@@ -16,7 +16,7 @@ from benchmarks.lab import fsio, proc
 from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.install import Installation
-from benchmarks.lab.meter import Expectation, Live, Meter, MeterTrial
+from benchmarks.lab.meter import Expectation, Live, MeterTrial
 from benchmarks.lab.meter.prefixes import PrefixNote
 from benchmarks.lab.model import (
     Artifacts,
@@ -37,6 +37,7 @@ from benchmarks.lab.model import (
     VoidReason,
 )
 from benchmarks.lab.sandbox import Box, Limits, Running, SandboxSpec, Stray, open_box
+from benchmarks.lab.servers import Server
 
 POLL_SECONDS = 0.05
 SLEEP_GAP_SECONDS = 5.0
@@ -53,10 +54,18 @@ class Rig:
 
     client: Client
     installation: Installation
-    backend: Backend
-    endpoint: Endpoint
-    meter: Meter
+    server: Server
     isolation: Isolation
+
+    @property
+    def backend(self) -> Backend:
+        """The backend's entry."""
+        return self.server.backend
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The engine as it is reached now."""
+        return self.server.endpoint
 
     @property
     def dialect(self) -> Dialect:
@@ -134,7 +143,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         if running.listener is None:
             raise AssertionError("a box with a network has a listener")
         try:
-            metered = rig.meter.open_trial(brief.trial_id, running.listener, expect, brief.evidence)
+            metered = rig.server.meter.open_trial(brief.trial_id, running.listener, expect, brief.evidence)
             clocks = proc.clocks()
             started = time.monotonic()
             metered.set_start(started)
@@ -158,7 +167,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         strays=strays,
         refused_after_end=metered.refused_after_end(),
         output_bytes=running.output_bytes(),
-        voids=_voids(ended_by, slept, metered),
+        voids=_voids(ended_by, slept, metered, running),
         prefix_notes=metered.prefix_notes(),
     )
 
@@ -267,7 +276,7 @@ def _read(client: Client, brief: Brief, status: ExitStatus) -> ClientReport:
     return client.read(artifacts)
 
 
-def _voids(ended_by: EndedBy, slept: float, metered: MeterTrial) -> dict[VoidReason, str]:
+def _voids(ended_by: EndedBy, slept: float, metered: MeterTrial, running: Running) -> dict[VoidReason, str]:
     voids: dict[VoidReason, str] = {}
     if slept > SLEEP_GAP_SECONDS:
         voids["machine_slept"] = f"the machine slept for {slept:.0f} s during the trial"
@@ -275,4 +284,6 @@ def _voids(ended_by: EndedBy, slept: float, metered: MeterTrial) -> dict[VoidRea
         voids["interrupted"] = "stopped by the person at the keyboard"
     if faults := metered.faults():
         voids["meter_error"] = faults[0]
+    if unwritten := running.output_problem() or metered.unwritten():
+        voids["disk_full"] = f"what the trial printed or exchanged could not be kept: {unwritten}"
     return voids

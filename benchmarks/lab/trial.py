@@ -6,7 +6,6 @@ of the harness itself ends in a void row, never in a lost one.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 import uuid
@@ -38,7 +37,6 @@ from benchmarks.lab.model import (
 from benchmarks.lab.rows import JudgeRow, PatchRow, TrialRow
 from benchmarks.lab.schedule import Slot
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 MAX_LISTED = 50
 MAX_LOOKED_AT = 50_000
 
@@ -109,7 +107,7 @@ def run(
     try:
         with _folders(place):
             measured = _measure(rig, assignment, place, interrupts, show)
-    except (LabError, OSError) as error:
+    except Exception as error:  # a bug of ours must not cost the batch, nor look like a failure of the cell
         return TrialRow(**common, **_void_fields(error), wall_seconds=None, volatile_end=stamp.volatile())
     spent = time.monotonic() - begin
     outside = spent - measured["wall_seconds"] - (measured["judge"].seconds if measured["judge"] else 0.0)
@@ -220,7 +218,10 @@ def stray_answers(home: Path, allowed: Sequence[str]) -> tuple[str, ...]:
 
 def _engine_voids(rig: session.Rig, before: str | None) -> Mapping[VoidReason, str]:
     """An engine whose process is another one now was restarted by somebody; one that is gone died by itself."""
-    after = rig.endpoint.facts_now().process
+    try:
+        after = rig.endpoint.facts_now().process
+    except LabError:
+        return {}
     if before is None or after is None or before == after:
         return {}
     return {"engine_restarted": f"the engine's process was {before} before the trial and is {after} after it"}
@@ -253,12 +254,9 @@ def _ruled(ruling: Ruling) -> dict[str, Any]:
 
 
 def _void_fields(error: Exception) -> dict[str, Any]:
-    if isinstance(error, TrialVoid):
-        reason = error.reason
-    else:
-        full = isinstance(error, fsio.DiskFull) or (isinstance(error, OSError) and error.errno in _FULL)
-        reason = "disk_full" if full else "harness_error"
-    return {"verdict": "void", "reason": reason, "detail": str(error)}
+    reason = error.reason if isinstance(error, TrialVoid) else fsio.void_reason(error)
+    words = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+    return {"verdict": "void", "reason": reason, "detail": words}
 
 
 def judge_row(judgement: Judgement, required: int) -> JudgeRow:

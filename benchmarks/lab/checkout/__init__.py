@@ -1,7 +1,7 @@
 """From a pinned source to a workspace, and from a workspace to a patch; the parts are one file each.
 
 sources: fetch and export a pinned tree · environment: the interpreter that runs its suite · workspace: excise, one
-commit, prompt · leaks: is the answer readable anywhere · patch: what the agent left. Judging is `lab/judge.py`.
+commit, prompt · leaks: is the answer readable anywhere · patch: what the agent left. Judging is `lab/judge/`.
 """
 
 from benchmarks.lab.checkout.environment import environment

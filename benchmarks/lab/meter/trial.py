@@ -103,6 +103,7 @@ class MeterTrial:
         self._last_progress: float | None = None
         self._last_error: str | None = None
         self._faults: list[str] = []
+        self._unwritten: str | None = None
         self.release: Callable[[], None] = lambda: None
         if evidence:
             (evidence / "exchanges").mkdir(parents=True, exist_ok=True)
@@ -145,6 +146,10 @@ class MeterTrial:
     def faults(self) -> tuple[str, ...]:
         """Errors of the meter itself; a trial that has any is void (meter_error)."""
         return tuple(self._faults)
+
+    def unwritten(self) -> str | None:
+        """Why evidence could not be written (a full disk), if so."""
+        return self._unwritten
 
     # ---- for the relay, on the event loop ----
 
@@ -238,8 +243,8 @@ class MeterTrial:
                 stem.with_suffix(".request").write_bytes(seen.body[:EVIDENCE_BODY])
             if seen.sent is not None:
                 stem.with_suffix(".forwarded").write_bytes(seen.sent[:EVIDENCE_BODY])
-        except OSError:
-            self._evidence = None  # a full disk is the trial's finding; the wire goes on
+        except OSError as error:
+            self._lose_evidence(error)
 
     def _record(self, exchange: Exchange) -> None:
         if self._evidence is None:
@@ -247,8 +252,12 @@ class MeterTrial:
         try:
             with (self._evidence / "exchanges.jsonl").open("ab") as file:
                 file.write(msgspec.json.encode(exchange) + b"\n")
-        except OSError:
-            self._evidence = None
+        except OSError as error:
+            self._lose_evidence(error)
+
+    def _lose_evidence(self, error: OSError) -> None:
+        """A full disk is the trial's finding; the wire goes on."""
+        self._evidence, self._unwritten = None, str(error)
 
     def _in_order(self) -> list[Exchange]:
         return sorted(self._exchanges, key=lambda exchange: exchange.index)

@@ -24,7 +24,7 @@ from benchmarks.lab.sandbox import bare, bwrap, seatbelt
 from benchmarks.lab.sandbox.running import Box, Running
 from benchmarks.lab.sandbox.spec import Limits, SandboxSpec
 
-__all__ = ["Box", "Limits", "Running", "SandboxSpec", "Stray", "choose", "exposed", "open_box"]
+__all__ = ["Box", "Limits", "Running", "SandboxSpec", "Stray", "choose", "exposed", "hidden", "open_box"]
 
 _OPEN: dict[Isolation, Callable[[SandboxSpec], AbstractContextManager[Box]]] = {
     "bwrap": bwrap.open_box,
@@ -70,3 +70,8 @@ def exposed(isolation: Isolation) -> tuple[Path, ...]:
     if isolation == "seatbelt":
         return tuple(path for path in map(Path, seatbelt.SYSTEM) if path.exists())
     return (Path("/usr"), Path(sys.base_prefix))
+
+
+def hidden(isolation: Isolation) -> tuple[Path, ...]:
+    """Folders below exposed ones that look empty from inside."""
+    return bwrap.hidden() if isolation == "bwrap" else ()

@@ -94,6 +94,11 @@ def exposed() -> tuple[Path, ...]:
     return tuple(shown for path in (*system, *_python_folders()) for shown in _without(path, empty))
 
 
+def hidden() -> tuple[Path, ...]:
+    """Folders that look empty inside unless a box asks for them: where an installed package may hold an answer."""
+    return tuple(_package_folders())
+
+
 def _without(path: Path, empty: Sequence[Path]) -> Iterator[Path]:
     """The path, or the parts of it that remain when the `empty` ones are taken out."""
     if path in empty:
