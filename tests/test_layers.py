@@ -26,6 +26,7 @@ CONDUCT = {
     "verdict",
     "findings",
     "servers",
+    "pairs",
     "session",
     "tally",
     "trial",

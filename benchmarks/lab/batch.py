@@ -26,6 +26,7 @@ from benchmarks.lab import (
     install,
     judge,
     ledger,
+    pairs,
     paths,
     sandbox,
     session,
@@ -243,7 +244,7 @@ def _rigs(
         if cell.client not in kits:
             continue
         (client, installation), server = kits[cell.client], servers[cell.backend]
-        why = smoke.unsupported(client, server.endpoint, server.backend)
+        why = pairs.unsupported(client, server.endpoint, server.backend)
         if why is not None:
             left_out[str(cell)] = f"unsupported: {why}"
             bench.watcher.say(f"{cell}: unsupported: {why}")

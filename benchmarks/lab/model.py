@@ -311,6 +311,7 @@ class Client(Record, frozen=True, kw_only=True):
     launch: Callable[[LaunchSpec], Launch]
     read: Callable[[Artifacts], ClientReport]
     tool_loop: bool = True  # False: edits by text (aider)
+    needs: tuple[Literal["mid_system", "mixed_tools"], ...] = ()  # what its requests ask of an engine, see `pairs`
     min_context: int = 0  # tokens its own first request needs, as measured; 0: unknown
     notes: tuple[str, ...] = ()  # fairness notes printed in docs
 

@@ -1,8 +1,8 @@
-"""Conformance, before machine time is spent: does this client work under this harness, and can the pair work at all?
+"""Conformance, before machine time is spent: does this client work under this harness?
 
 The client is asked against the scripted engine, where every answer is known: it must start in the folder it was given
 (proven by a file it is made to write), pass the prompt on byte for byte, make one tool call round, and end as it says.
-Whether a model is any good is not asked here.
+Whether it can work with a given engine is asked in `pairs`; whether a model is any good is not asked before the trials.
 """
 
 from __future__ import annotations
@@ -15,31 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.lab import checkout, session, tally
-from benchmarks.lab.engines.base import Endpoint, TrialContext
-from benchmarks.lab.model import Backend, Budgets, Client
+from benchmarks.lab.engines.base import TrialContext
+from benchmarks.lab.model import Budgets
 from benchmarks.lab.rows import SmokeRow
 
 # Quotes, a backslash, a line end and non-ASCII: what command lines and templates were seen to mangle (field case B08).
 PROMPT: Final = 'Make the file "{nonce}" in the current folder.\nIts text: `pwd`, not $PWD. \\ Grüße, 你好.\n'
 FILE: Final = "notes.txt"
 BUDGETS: Final = Budgets(wall_seconds=120.0, stall_seconds=60.0, turns=10)
-
-
-def unsupported(client: Client, endpoint: Endpoint, backend: Backend) -> str | None:
-    """Why this pair cannot work, as one sentence with the numbers; None if nothing speaks against it."""
-    if not set(client.dialects) & set(endpoint.dialects):
-        return f"{client.name} speaks {', '.join(client.dialects)}; {backend.name} only {', '.join(endpoint.dialects)}"
-    if backend.purpose == "demo":
-        return None  # it shows the machinery; that the model cannot do the work is known and said
-    context, cap = endpoint.facts.context, backend.max_tokens or 0
-    if context is not None and client.min_context + cap > context:
-        return (
-            f"{client.name} needs {client.min_context} tokens for its own first prompt and {cap} for the reply; "
-            f"{backend.name} has a context of {context}"
-        )
-    if client.tool_loop and endpoint.facts.template_tools is False:
-        return f"the chat template of {backend.name} renders no tools, and {client.name} edits through tools only"
-    return None
 
 
 def check_client(rig: session.Rig, work: Path, evidence: Path, readonly: Sequence[Path]) -> tuple[SmokeRow, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from benchmarks.lab.meter import is_turn
 from benchmarks.lab.meter.prefixes import PrefixNote
 from benchmarks.lab.model import EngineCounters, Exchange, Tokens
 from benchmarks.lab.rows import ExchangesRow
@@ -41,8 +42,8 @@ def tokens(calls: Sequence[Exchange]) -> Tokens:
 
 
 def turns(calls: Sequence[Exchange]) -> int:
-    """Answered exchanges that are turns of the agent."""
-    return sum(not call.auxiliary for call in answered(calls))
+    """Exchanges that are turns of the agent, answered to the end."""
+    return sum(is_turn(call) for call in calls)
 
 
 def counters_agree(metered: Tokens, engine: EngineCounters | None, calls: Sequence[Exchange]) -> bool | None:

@@ -44,10 +44,10 @@ class Desk:
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def run(self, *flags: str, program: str = "run.py") -> tuple[int, str]:
+    def run(self, *flags: str, program: str = "run.py", timeout: float = 1700.0) -> tuple[int, str]:
         """Exit code and everything printed."""
         process = self.start(*flags, program=program)
-        output, _ = process.communicate(timeout=280)
+        output, _ = process.communicate(timeout=timeout)
         return process.returncode, output
 
     def trial(self, *flags: str) -> tuple[int, str]:

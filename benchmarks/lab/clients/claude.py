@@ -153,6 +153,7 @@ def _window(event: transcript.Event) -> int | None:
 
 
 CLAUDE: Final = Client(
+    needs=("mid_system",),
     name="claude",
     dialects=("anthropic-messages",),
     versions=("2.1.332", "2.2.0"),

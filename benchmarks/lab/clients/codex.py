@@ -137,6 +137,7 @@ def _tokens(event: transcript.Event) -> Tokens | None:
 
 
 CODEX: Final = Client(
+    needs=("mixed_tools",),
     name="codex",
     dialects=("openai-responses",),
     versions=("0.171.0", "0.172.0"),

@@ -57,7 +57,7 @@ def test_the_pinned_version_is_one_known_to_work(client: Client) -> None:
 
 
 @EVERY
-def test_the_prompt_is_in_no_argument(client: Client) -> None:
+def test_case_08_the_prompt_is_in_no_argument(client: Client) -> None:
     """case_8, B08: process lists show arguments, and some clients quote them again."""
     launch = client.launch(spec())
     assert not any("Do it." in argument for argument in launch.argv)
@@ -79,7 +79,7 @@ def test_without_a_declared_cap_the_reply_leaves_room_in_the_context(client: Cli
 
 
 @EVERY
-def test_state_stays_in_the_private_home(client: Client) -> None:
+def test_B07_state_stays_in_the_private_home(client: Client) -> None:
     launch = client.launch(spec())
     paths = [value for value in (*launch.argv, *launch.env.values()) if value.startswith("/")]
     assert all(path.startswith("/home/agent/") for path in paths)

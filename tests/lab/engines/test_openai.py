@@ -285,6 +285,14 @@ def test_B33_facts_of_llama_cpp_take_the_context_of_a_slot() -> None:
     assert facts.template_tools is None
 
 
+def test_B37_servers_are_named_by_what_they_answer_not_by_their_port() -> None:
+    llama: Routes = {"/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "/props": {"total_slots": 1}}
+    mlx: Routes = {"/v1/models": MODELS, "/health": {"status": "ok"}}
+    with fake(llama) as first, fake(mlx) as second:
+        engine = find("openai")
+        assert (engine.probe(first).engine, engine.probe(second).engine) == ("llama.cpp", None)
+
+
 def test_a_server_that_tells_nothing_more_leaves_all_else_unknown() -> None:
     facts = probe({"/v1/models": MODELS})
     assert facts.model_id == "m"
