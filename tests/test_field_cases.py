@@ -9,10 +9,10 @@ import pytest
 
 TESTS = Path(__file__).parent
 NUMBERED = [f"case_{number:02d}" for number in range(1, 24)]
-NAMED = (
-    "B01 B02 B03 B04 B05 B07 B08 B09 B10 B11 B13 B14 B15 B17 B18 B20 B21 B23 "
-    "B31 B37 B45 B52 B54 B55 B58 B60 B61 B62"
-).split()  # fmt: skip
+NAMED = [
+    "B01", "B02", "B03", "B04", "B05", "B07", "B08", "B09", "B10", "B11", "B13", "B14", "B15", "B17", "B18", "B20",
+    "B21", "B23", "B31", "B37", "B45", "B52", "B54", "B55", "B58", "B60", "B61", "B62",
+]  # fmt: skip
 
 
 def covered() -> set[str]:

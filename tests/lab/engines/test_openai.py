@@ -286,7 +286,8 @@ def test_B33_facts_of_llama_cpp_take_the_context_of_a_slot() -> None:
 
 
 def test_B37_servers_are_named_by_what_they_answer_not_by_their_port() -> None:
-    llama: Routes = {"/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "/props": {"total_slots": 1}}
+    props = {"default_generation_settings": {"n_ctx": 4096, "params": {}}, "total_slots": 1}
+    llama: Routes = {"/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "/props": props}
     mlx: Routes = {"/v1/models": MODELS, "/health": {"status": "ok"}}
     with fake(llama) as first, fake(mlx) as second:
         engine = find("openai")
