@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import socket
 import statistics
 import subprocess
@@ -215,9 +216,61 @@ def ms(seconds: Sequence[float], percentile: int) -> float:
     return round(statistics.quantiles(seconds, n=100, method="inclusive")[percentile - 1] * 1000, 4)
 
 
-# ---- the sections: name -> figures; the lead's other sections go here ----
+# ---- the sections: name -> figures ----
+
+# ---- the programs ----
+
+RUN: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "agent" / "run.py"
+TASK: Final = "toolz-groupby"
+
+
+def help_figures(args: argparse.Namespace) -> Iterator[Figure]:
+    """How long `run.py --help` takes, beside the bare interpreter in the same run."""
+    seconds: dict[str, list[float]] = {"help": [], "python": []}
+    for _ in range(7):
+        seconds["help"].append(_timed([sys.executable, str(RUN), "--help"]))
+        seconds["python"].append(_timed([sys.executable, "-c", "pass"]))
+    shown, bare = statistics.median(seconds["help"]), statistics.median(seconds["python"])
+    yield figure("help", "run.py --help, median of 7", shown, "s", 0.5, most=True, bare_python=round(bare, 3))
+
+
+def trial_figures(args: argparse.Namespace) -> Iterator[Figure]:
+    """What the harness takes of a warm run: before the first client starts, and in each trial."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "trials.jsonl"
+        flags = ["--backend", "scripted", "--client", "stub", "--task", TASK, "--skip-smoke", "--results", str(results)]
+        _timed([sys.executable, str(RUN), *flags, "--trials", "1"])  # fills the caches
+        results.unlink()
+        before, suite = _until_first_trial([sys.executable, str(RUN), *flags, "--trials", "12"])
+        rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    spent = [row["harness_seconds"] for row in rows if row["kind"] == "trial"]
+    yield figure("trial", "start to first client, suite apart", before - suite, "s", 3.0, most=True, suite=suite)
+    yield figure("trial", "harness time per trial, median", statistics.median(spent), "s", 1.0, most=True, n=len(spent))
+
+
+def _timed(argv: Sequence[str]) -> float:
+    begin = time.monotonic()
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.monotonic() - begin
+
+
+def _until_first_trial(argv: Sequence[str]) -> tuple[float, float]:
+    """Seconds to the line that says the first trial started, and those that the controls' suites took of them."""
+    begin, first, suite = time.monotonic(), 0.0, 0.0
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            if found := re.search(r"gold passes, excised fails \(([\d.]+) s\)", line):
+                suite += float(found[1])
+            if not first and line.rstrip().endswith("started"):
+                first = time.monotonic() - begin
+    if process.returncode or not first:
+        raise Refused(f"{' '.join(argv)} did not run a trial; run it by hand to see why")
+    return first, suite
+
 
 SECTIONS: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
+    "help": help_figures,
+    "trial": trial_figures,
     "meter": lambda args: meter(args.requests, args.loopback),
 }
 
