@@ -136,7 +136,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         limits=_limits(brief.budgets),
         trial_id=brief.trial_id,
     )
-    expect = Expectation(prompt=brief.prompt, names=rig.endpoint.names)
+    expect = Expectation(prompt=brief.prompt)
     with open_box(spec) as box, rig.endpoint.trial(_seen_from(brief, box)) as counters:
         launch = rig.client.launch(_launch_spec(rig, brief, box))
         running = _start(box, launch, brief)

@@ -7,7 +7,7 @@ byte of the body, since a body's field order is not the prompt's. Knows bodies a
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Any, AnyStr, Final, Literal
 
 from benchmarks.lab.dialects.facts import DialectReader, Part, decode, obj
 from benchmarks.lab.model import Record, Tokens
@@ -112,7 +112,7 @@ def _extended(added: list[Part], byte: int | None, total: int, reasoning: int) -
 def _changed(before: list[Part], after: list[Part], at: int, byte: int | None, total: int) -> Divergence:
     path, old = before[at]
     new = after[at][1]
-    inside = _shared_text(old, new)
+    inside = shared_prefix(old, new)
     shared = sum(len(text) for _, text in before[:at]) + inside
     kind: Kind = "client_prefix_change"
     cure = None
@@ -125,7 +125,7 @@ def _changed(before: list[Part], after: list[Part], at: int, byte: int | None, t
 
 
 def _is_small(old: str, new: str, inside: int) -> bool:
-    ending = _shared_text(old[inside:][::-1], new[inside:][::-1])
+    ending = shared_prefix(old[inside:][::-1], new[inside:][::-1])
     return max(len(old), len(new)) - inside - ending <= SMALL_PART
 
 
@@ -147,8 +147,11 @@ def _strip(value: Any) -> object:
     return value
 
 
-def _shared_text(first: str, second: str) -> int:
+def shared_prefix(first: AnyStr, second: AnyStr) -> int:
+    """Length of the longest common prefix, by bisection: comparing slices is quicker than a loop over characters."""
     low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:
@@ -159,6 +162,4 @@ def _shared_text(first: str, second: str) -> int:
 
 
 def _first_difference(first: bytes, second: bytes) -> int | None:
-    if first == second:
-        return None
-    return _shared_text(first.decode("latin-1"), second.decode("latin-1"))
+    return None if first == second else shared_prefix(first, second)

@@ -1,7 +1,7 @@
 """The meter: a recording reverse proxy between a client and its engine, the only trusted source of counts and times.
 
     with Meter(Upstream(base_url="http://127.0.0.1:8080"), rewrites_of(backend)) as meter:
-        trial = meter.open_trial(trial_id, listener, Expectation(prompt=..., names=...), evidence_folder)
+        trial = meter.open_trial(trial_id, listener, Expectation(prompt=...), evidence_folder)
         trial.set_start(time.monotonic()) ... trial.live() ... exchanges = trial.close()
 
 Files: `connection` (bytes), `upstream` (the engine's address and connections), `http1` (heads and

@@ -10,6 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 READ_AHEAD = 256 << 10  # unread bytes at which a connection stops reading, so that memory stays flat
 NO_BYTES = b""
@@ -36,8 +37,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # what asyncio gives to stream protocols
         # asyncio does so itself only for sockets made with proto=IPPROTO_TCP, which accepted ones rarely are; with
         # Nagle's algorithm a first token waits 40 ms for an acknowledgement.
         sock = transport.get_extra_info("socket")

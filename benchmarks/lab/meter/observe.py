@@ -43,15 +43,15 @@ Ended = Literal["complete", "client_closed", "engine_closed", "engine_unreachabl
 
 
 class Expectation(Record, frozen=True, kw_only=True):
-    """What the trial expects of the wire: the prompt, the model names that may answer, the engine's own output cap."""
+    """What the trial expects of the wire. Which model names may answer is `findings`' to compare."""
 
     prompt: str | None = None
-    names: tuple[str, ...] = ()
-    output_cap: int | None = None
 
 
 class Sink(Protocol):
-    """Where a reply's bytes are kept as evidence."""
+    """Where a reply's bytes are kept as evidence. `problem`: why they could not be, if so."""
+
+    problem: OSError | None
 
     def write(self, data: bytes) -> None:
         """Keep bytes."""
@@ -225,7 +225,7 @@ def exchange_of(seen: Observed, started: float, expect: Expectation) -> Exchange
         tokens_source=_source(seen, tokens),
         timings=engine_timings(reply.timings),
         finish_reason=reply.finish,
-        cut_off=_cut_off(seen, tokens, expect.output_cap),
+        cut_off=_cut_off(seen, tokens),
         output_cap=seen.cap,
         sampler=facts.sampler,
         calls=tuple(call.call() for call in reply.calls.values()),
@@ -267,17 +267,16 @@ def _source(seen: Observed, tokens: Tokens) -> Literal["usage", "timings"] | Non
     return "usage" if told.prompt_total is not None or told.output is not None else "timings"
 
 
-def _cut_off(seen: Observed, tokens: Tokens, engine_cap: int | None) -> bool | None:
-    """True by the finish reason or by a count equal to a cap; None where neither is known."""
+def _cut_off(seen: Observed, tokens: Tokens) -> bool | None:
+    """True by the finish reason or by a count equal to the cap; None where neither is known."""
     if seen.dialect is None:
         return None
     finish, output = seen.reply.finish, tokens.output
     if finish in DIALECTS[seen.dialect].cut_reasons:
         return True
-    caps = [cap for cap in (seen.cap, engine_cap) if cap]
-    if output is not None and caps and output >= min(caps):
+    if output is not None and seen.cap and output >= seen.cap:
         return True
-    return None if finish is None or (caps and output is None and seen.dialect == "openai-responses") else False
+    return None if finish is None or (seen.cap and output is None and seen.dialect == "openai-responses") else False
 
 
 def _user_digest(facts: RequestFacts) -> str:

@@ -22,10 +22,15 @@ def classify(exchanges: Sequence[Exchange]) -> tuple[Exchange, ...]:
     )
 
 
+def is_answered(exchange: Exchange) -> bool:
+    """A model call that the engine answered to the end."""
+    whole = exchange.ended == "complete" and exchange.status is not None and exchange.status < 400
+    return whole and exchange.dialect is not None
+
+
 def is_turn(exchange: Exchange) -> bool:
-    """A turn of the agent: a model call of its own that the engine answered to the end."""
-    answered = exchange.ended == "complete" and exchange.status is not None and exchange.status < 400
-    return answered and exchange.dialect is not None and not exchange.auxiliary
+    """A turn of the agent: an answered model call that is no side request."""
+    return is_answered(exchange) and not exchange.auxiliary
 
 
 def trailing_repeats(calls: Sequence[ToolCall]) -> int:

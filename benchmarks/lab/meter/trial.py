@@ -7,7 +7,6 @@ Evidence: `exchanges/NNN.request|.forwarded|.response` (bodies, bounded) and `ex
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from collections import deque
@@ -18,9 +17,10 @@ from typing import BinaryIO
 import msgspec
 
 from benchmarks.lab.dialects import dialect_of
+from benchmarks.lab.dialects.prefix import shared_prefix
 from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
 from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes
-from benchmarks.lab.meter.readings import classify, is_turn, trailing_repeats
+from benchmarks.lab.meter.readings import classify, is_answered, is_turn, trailing_repeats
 from benchmarks.lab.model import Exchange, Record, ToolCall
 
 STUDY_DELAY = 0.002  # seconds after forwarding at which a request is read: while the engine reads it too
@@ -32,23 +32,22 @@ CLOSE_SECONDS = 5.0
 
 
 class Live(Record, frozen=True, kw_only=True):
-    """Running totals. Where no count was told (yet), `output` takes an exchange's fragments: a lower bound."""
+    """Running totals. Where no count was told (yet), `output` takes an exchange's fragments: a lower bound.
+
+    `prompt_total` is None once an answered exchange did not tell its own.
+    """
 
     requests: int
     open: int
     turns: int
-    prompt_total: int
+    prompt_total: int | None
     output: int
-    last_byte: float | None  # monotonic
     last_progress: float | None  # monotonic; a new request, bytes of a reply that is no error: retries are none
     repeats: int  # identical tool calls at the end, without another between
-    errors: int
-    first_request: bool
-    last_error: str | None
 
 
 class BoundedFile:
-    """A file that takes the first `EVIDENCE_BODY` bytes and drops the rest; a full disk ends it quietly.
+    """A file that takes the first `EVIDENCE_BODY` bytes and drops the rest; `problem` says if it could not be written.
 
     It is opened by the first write, which comes after that piece was forwarded.
     """
@@ -57,6 +56,7 @@ class BoundedFile:
         self._path = path
         self._file: BinaryIO | None = None
         self._left = EVIDENCE_BODY
+        self.problem: OSError | None = None
 
     def write(self, data: bytes) -> None:
         """Keep what still fits."""
@@ -66,15 +66,17 @@ class BoundedFile:
             self._file = self._file or self._path.open("wb")
             self._file.write(data[: self._left])
             self._left -= len(data)
-        except OSError:
-            self._left = 0
+        except OSError as problem:
+            self._left, self.problem = 0, problem
 
     def close(self) -> None:
         """Flush and close."""
         if self._file is not None:
             file, self._file = self._file, None
-            with contextlib.suppress(OSError):
+            try:
                 file.close()
+            except OSError as problem:
+                self.problem = problem
 
 
 class MeterTrial:
@@ -97,11 +99,10 @@ class MeterTrial:
         self._reasoning: dict[int, int] = {}
         self._first_with: dict[str, int] = {}
         self._calls: deque[ToolCall] = deque(maxlen=CALLS_REMEMBERED)
-        self._requests = self._refused = self._errors = self._prompt = self._output = self._repeats = 0
+        self._requests = self._refused = self._output = self._repeats = 0
+        self._prompt: int | None = 0
         self._turns_with_tools = self._turns_without = 0
-        self._last_byte: float | None = None
         self._last_progress: float | None = None
-        self._last_error: str | None = None
         self._faults: list[str] = []
         self._unwritten: str | None = None
         self.release: Callable[[], None] = lambda: None
@@ -123,12 +124,8 @@ class MeterTrial:
             turns=self._turns_with_tools or self._turns_without,
             prompt_total=self._prompt,
             output=self._output + sum(seen.reply.fragments for seen in in_flight),
-            last_byte=self._last_byte,
             last_progress=self._last_progress,
             repeats=self._repeats,
-            errors=self._errors,
-            first_request=self._requests > 0,
-            last_error=self._last_error,
         )
 
     def close(self) -> tuple[Exchange, ...]:
@@ -159,7 +156,6 @@ class MeterTrial:
         if self._evidence and seen.dialect:
             seen.response_file = BoundedFile(self._evidence / "exchanges" / f"{seen.index:03d}.response")
         self._requests += 1
-        self._last_byte = t_end
         self._open[seen.index] = (seen, None)
         self._unstudied.append(seen)
         self._loop.call_later(STUDY_DELAY, self._study)
@@ -171,7 +167,6 @@ class MeterTrial:
 
     def passed(self, seen: Observed, at: float) -> None:
         """Bytes of a reply went by."""
-        self._last_byte = at
         if seen.status is not None and seen.status < 400:
             self._last_progress = at
 
@@ -196,6 +191,8 @@ class MeterTrial:
         self._add(exchange, seen.reply.fragments)
         if seen.response_file is not None:
             seen.response_file.close()
+            if seen.response_file.problem is not None:
+                self._lose_evidence(seen.response_file.problem)
         self._record(exchange)
 
     # ---- inside ----
@@ -222,11 +219,10 @@ class MeterTrial:
             self._bodies_size -= len(self._bodies.popleft()[1])
 
     def _add(self, exchange: Exchange, fragments: int) -> None:
-        self._prompt += exchange.tokens.prompt_total or 0
+        if is_answered(exchange):
+            told = exchange.tokens.prompt_total
+            self._prompt = None if told is None or self._prompt is None else self._prompt + told
         self._output += fragments if exchange.tokens.output is None else exchange.tokens.output
-        if exchange.error is not None and exchange.ended != "client_closed":
-            self._errors += 1
-            self._last_error = exchange.error
         if is_turn(exchange):
             self._turns_with_tools += bool(exchange.tools)
             self._turns_without += not exchange.tools
@@ -286,17 +282,3 @@ def longest_shared_prefix(earlier: Sequence[bytes], body: bytes) -> int:
         if best == len(body):
             break
     return best
-
-
-def shared_prefix(first: bytes, second: bytes) -> int:
-    """Length of the longest common prefix."""
-    low, high = 0, min(len(first), len(second))
-    if first[:high] == second[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
