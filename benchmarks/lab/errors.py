@@ -2,8 +2,7 @@
 
 LabError                    one clear sentence, shown without a traceback
 ├── UsageError       exit 2 a flag, file or field the person wrote is wrong; the message names it and the fix
-├── Refused          exit 3 the program will not measure as things stand (lock held, no sandbox, code moved)
-└── TrialVoid               this trial measured something else than the cell; carries the ledger's `reason`
+└── Refused          exit 3 the program will not measure as things stand (lock held, no sandbox, code moved)
 
 Foreign errors (httpx, OSError, msgspec, subprocess) are translated at the border of the room that meets them.
 """
@@ -34,11 +33,3 @@ class Refused(LabError):
     """The program could run but would not measure what it says; the message says why and the cure."""
 
     exit_code = EXIT_REFUSED
-
-
-class TrialVoid(LabError):
-    """The trial under way cannot be counted. `reason` is one of `model.VoidReason`; `str()` is the detail."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason

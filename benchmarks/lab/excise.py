@@ -80,12 +80,6 @@ def excise(source: bytes, language: str, symbols: Sequence[str], path: str) -> E
     return Excised(text=text, removed_lines=sum(len(body.splitlines()) for body in bodies), bodies=bodies)
 
 
-def symbols_in(source: bytes, language: str) -> tuple[str, ...]:
-    """Return the dotted names of all functions and classes of `source`, in order, duplicates kept."""
-    grammar = GRAMMARS[language]
-    return tuple(name for name, _ in _definitions(_parser(grammar.wheel).parse(source).root_node, grammar))
-
-
 def candidate_lines(bodies: Iterable[bytes]) -> tuple[bytes, ...]:
     """Return the lines of the bodies that could identify them: stripped, long and wordy enough, each once."""
     lines = (line.strip() for body in bodies for line in body.splitlines())
@@ -102,6 +96,7 @@ def distinctive_lines(bodies: Iterable[bytes], rest_of_tree: Iterable[bytes]) ->
 
 
 def _wordy(line: bytes) -> bool:
+    """Long enough, with enough different words, that it hardly stands anywhere by chance."""
     return len(line) >= 24 and len(set(re.findall(rb"[A-Za-z_]\w+", line))) >= 3
 
 

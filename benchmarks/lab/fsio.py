@@ -5,7 +5,7 @@ atomic between hosts, nor files with an immutable attribute.
 """
 
 # An agent's file names need not be text, and pathlib has no bytes:
-# ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH118, PTH208
+# ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114, PTH208
 
 from __future__ import annotations
 
@@ -154,45 +154,6 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_tree(root: Path) -> str:
-    """SHA-256 over names, kinds, permission bits, contents and link targets below `root`; not times, not owners.
-
-    Names are compared as bytes. Links are not followed. FIFOs, sockets and devices count by kind alone, as does what
-    may not be read.
-    """
-    whole = hashlib.sha256()
-    folders = [os.fsencode(root)]
-    while folders:
-        folder = folders.pop()
-        for name in sorted(_names(folder)):
-            path = os.path.join(folder, name)
-            status = os.lstat(path)
-            mode = f"{stat.S_IFMT(status.st_mode):o} {stat.S_IMODE(status.st_mode):o}".encode()
-            relative = os.path.relpath(path, os.fsencode(root))
-            whole.update(b"\0".join((relative, mode, _content_digest(path, status.st_mode))) + b"\0\n")
-            if stat.S_ISDIR(status.st_mode):
-                folders.append(path)
-    return whole.hexdigest()
-
-
-def _names(folder: bytes) -> list[bytes]:
-    try:
-        return os.listdir(folder)
-    except PermissionError:
-        return []
-
-
-def _content_digest(path: bytes, mode: int) -> bytes:
-    if stat.S_ISLNK(mode):
-        return os.readlink(path)
-    if not stat.S_ISREG(mode):
-        return b""
-    try:
-        return digest_file(Path(os.fsdecode(path))).encode()
-    except PermissionError:
-        return b"unreadable"
-
-
 def tree_bytes(root: Path, budget_entries: int) -> int:
     """Bytes on disk below `root` (blocks, so a sparse file counts what it occupies); links are not followed.
 
@@ -273,7 +234,14 @@ def _remove_stubborn(path: bytes) -> None:
         pass
 
 
-_DEEPEST = 100
+def _names(folder: bytes) -> list[bytes]:
+    try:
+        return os.listdir(folder)
+    except PermissionError:
+        return []
+
+
+_DEEPEST = 100  # folders, far below PATH_MAX with the longest names
 
 
 def _empty(folder: bytes, top: bytes, depth: int, moved: Iterator[int]) -> bool:

@@ -89,12 +89,6 @@ def slept_between(before: Clocks, after: Clocks) -> float:
     return max(0.0, (after.boottime - before.boottime) - ran)
 
 
-def wall_jump(before: Clocks, after: Clocks) -> float:
-    """Seconds by which somebody set the wall clock between two readings (negative: back); sleep is not counted."""
-    ran = after.monotonic - before.monotonic
-    return (after.wall - before.wall) - ran - slept_between(before, after)
-
-
 # ---- trees ----
 
 

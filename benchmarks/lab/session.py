@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from benchmarks.lab import fsio, proc
 from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.errors import UsageError
@@ -90,7 +92,6 @@ class Brief(Record, frozen=True, kw_only=True):
     evidence: Path
     files: tuple[str, ...]
     readonly: tuple[Path, ...]
-    path: tuple[Path, ...]
     budgets: Budgets
     context: TrialContext
 
@@ -131,7 +132,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         workspace=brief.workspace,
         home=brief.home,
         readonly=(*rig.installation.readonly, *brief.readonly),
-        path=(*rig.installation.path, *brief.path),
+        path=rig.installation.path,
         network=True,
         limits=_limits(brief.budgets),
         trial_id=brief.trial_id,
@@ -183,14 +184,7 @@ def _limits(budgets: Budgets) -> Limits:
 
 def _seen_from(brief: Brief, box: Box) -> TrialContext:
     """The context handed to the engine out of band, with the workspace as the client sees it."""
-    return TrialContext(
-        script=brief.context.script,
-        solution=brief.context.solution,
-        files=brief.context.files,
-        workspace=box.workspace,
-        tests=brief.context.tests,
-        nonce=brief.context.nonce,
-    )
+    return msgspec.structs.replace(brief.context, workspace=box.workspace)
 
 
 def told(rig: Rig) -> dict[str, Any]:

@@ -42,7 +42,6 @@ def check_client(rig: session.Rig, work: Path, evidence: Path, readonly: Sequenc
         evidence=evidence,
         files=(FILE,),
         readonly=tuple(readonly),
-        path=(),
         budgets=BUDGETS,
         context=TrialContext(script="nonce", files=(FILE,), nonce=nonce),
     )

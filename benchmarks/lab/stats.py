@@ -2,7 +2,7 @@
 
 Pure functions over plain numbers; nothing here knows of rows, tasks or cells. A statistic that the data cannot decide
 is `None`, never zero. Intervals *for display* are Wilson's, whose coverage dips at small n; anything that is *claimed*
-uses a method with guaranteed coverage (Clopper-Pearson, exact tests).
+rests on an exact test.
 
 It does not stop experiments early and does not model clustered rates beyond a bootstrap over tasks.
 """
@@ -12,7 +12,6 @@ It does not stop experiments early and does not model clustered rates beyond a b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 RESAMPLES = 5_000
 SEED = 20_260_801  # any fixed number: a report made twice from one ledger is the same report
-FEWEST_FOR_MEDIAN = 6
-FEWEST_TASKS = 8
+FEWEST_FOR_MEDIAN = 6  # see `median_interval`
+FEWEST_TASKS = 8  # below that a bootstrap over tasks covers far less than it says
 
-Method = Literal["wilson", "clopper-pearson", "bootstrap", "task-bootstrap"]
+Method = Literal["wilson", "bootstrap", "task-bootstrap"]
 
 
 class Interval(Record, frozen=True, kw_only=True):
@@ -59,23 +58,14 @@ def wilson(k: int, n: int, level: float = LEVEL) -> Interval | None:
 
     With k = n its lower bound is n / (n + z²): 21 of 21 says "> 84.5 %".
     """
-    return _proportion(k, n, level, "wilson")
-
-
-def clopper_pearson(k: int, n: int, level: float = LEVEL) -> Interval | None:
-    """Exact interval of a pass rate, for claims (Clopper & Pearson 1934, https://doi.org/10.2307/2331986)."""
-    return _proportion(k, n, level, "clopper-pearson")
-
-
-def _proportion(k: int, n: int, level: float, method: Literal["wilson", "clopper-pearson"]) -> Interval | None:
     if not 0 <= k <= n:
         raise ValueError(f"{k} passed of {n} is not a count")
     if n == 0:
         return None
     from scipy.stats import binomtest
 
-    found = binomtest(k, n).proportion_ci(level, method="wilson" if method == "wilson" else "exact")
-    return Interval(low=float(found.low), high=float(found.high), method=method, level=level)
+    found = binomtest(k, n).proportion_ci(level, method="wilson")
+    return Interval(low=float(found.low), high=float(found.high), method="wilson", level=level)
 
 
 def task_rate_interval(counts: Sequence[tuple[int, int]], level: float = LEVEL, seed: int = SEED) -> Interval | None:
@@ -183,13 +173,3 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
         largest = max(largest, min(1.0, (len(known) - position) * p))
         adjusted[name] = largest
     return adjusted
-
-
-def straight_passes_for(rate: float, level: float = LEVEL) -> int:
-    """Passes in a row, no failure, after which Wilson's lower bound lies above `rate`: 35 for 0.90, 73 for 0.95."""
-    if not 0 < rate < 1:
-        raise ValueError(f"{rate} is not a rate between 0 and 1")
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + level) / 2))
-    return math.floor(z * z * rate / (1 - rate)) + 1

@@ -6,7 +6,6 @@ of the harness itself ends in a void row, never in a lost one.
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import msgspec
 
 from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
 from benchmarks.lab.engines.base import TrialContext
-from benchmarks.lab.errors import LabError, TrialVoid
+from benchmarks.lab.errors import LabError
 from benchmarks.lab.meter import Live
 from benchmarks.lab.meter.prefixes import sentence
 from benchmarks.lab.model import (
@@ -37,8 +36,8 @@ from benchmarks.lab.model import (
 from benchmarks.lab.rows import JudgeRow, PatchRow, TrialRow
 from benchmarks.lab.schedule import Slot
 
-MAX_LISTED = 50
-MAX_LOOKED_AT = 50_000
+MAX_LISTED = 50  # of any list on a row: a row stays readable
+MAX_LOOKED_AT = 50_000  # entries of the client's home
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,6 @@ def _brief(rig: session.Rig, assignment: Assignment, tree: Checkout, place: Plac
         evidence=place.evidence,
         files=tree.allowed,
         readonly=assignment.environment.readonly,
-        path=(),
         budgets=assignment.budgets,
         context=TrialContext(
             script=rig.backend.script,
@@ -203,17 +201,8 @@ def _judge(rig: session.Rig, assignment: Assignment, tree: Checkout, patch: Patc
 
 def stray_answers(home: Path, allowed: Sequence[str]) -> tuple[str, ...]:
     """Files in the client's home that end in an allowed path: an answer written into the wrong folder (case 1)."""
-    found: list[str] = []
-    looked_at = 0
-    for folder, _, files in os.walk(home):
-        for name in files:
-            looked_at += 1
-            path = f"{folder}/{name}"
-            if any(path.endswith(f"/{wanted}") for wanted in allowed):
-                found.append(os.path.relpath(path, home))
-        if looked_at > MAX_LOOKED_AT:
-            break
-    return tuple(found[:MAX_LISTED])
+    found = (file for path in allowed for file in fsio.find_suffix(home, path, MAX_LOOKED_AT))
+    return tuple(str(file.relative_to(home)) for file in found)[:MAX_LISTED]
 
 
 def _engine_voids(rig: session.Rig, before: str | None) -> Mapping[VoidReason, str]:
@@ -254,9 +243,8 @@ def _ruled(ruling: Ruling) -> dict[str, Any]:
 
 
 def _void_fields(error: Exception) -> dict[str, Any]:
-    reason = error.reason if isinstance(error, TrialVoid) else fsio.void_reason(error)
     words = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
-    return {"verdict": "void", "reason": reason, "detail": words}
+    return {"verdict": "void", "reason": fsio.void_reason(error), "detail": words}
 
 
 def judge_row(judgement: Judgement, required: int) -> JudgeRow:

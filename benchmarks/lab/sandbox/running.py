@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 
 from benchmarks.lab import fsio
 from benchmarks.lab.model import EgressAttempt
-from benchmarks.lab.proc import ProcessTree, Pump, Sample, Stray, end_tree
+from benchmarks.lab.proc import ProcessTree, Pump, Stray, end_tree
 from benchmarks.lab.sandbox.egress import EgressLog
 from benchmarks.lab.sandbox.spec import Limits, SandboxSpec
 
@@ -74,9 +74,6 @@ class Running:
         self._end: End | None = None
         self._gone = threading.Event()
         self._strays: tuple[Stray, ...] | None = None
-        self._sample = Sample(memory_bytes=0, processes=0)
-        self._peak = 0
-        self._disk = 0
         self._over: Literal["memory", "disk", "processes"] | None = None
         self._stop, stopper = os.pipe()
         self._stopper: int | None = stopper
@@ -98,10 +95,6 @@ class Running:
         """Bytes the client wrote to stdout and stderr, kept or not."""
         return sum(pump.total for pump in self._pumps)
 
-    def kept_bytes(self) -> int:
-        """Bytes of the output that are in the files."""
-        return sum(pump.kept for pump in self._pumps)
-
     def output_problem(self) -> str | None:
         """Why output could not be written (a full disk), if so."""
         return next((pump.problem for pump in self._pumps if pump.problem), None)
@@ -109,22 +102,6 @@ class Running:
     def last_output(self) -> float | None:
         """Monotonic time of the last byte of output; None: there was none."""
         return max((pump.last for pump in self._pumps if pump.last is not None), default=None)
-
-    def memory_bytes(self) -> int:
-        """Resident memory of the tree at the last sample."""
-        return self._sample.memory_bytes
-
-    def memory_peak_bytes(self) -> int:
-        """The largest sample so far."""
-        return self._peak
-
-    def processes(self) -> int:
-        """Processes in the tree at the last sample."""
-        return self._sample.processes
-
-    def disk_bytes(self) -> int:
-        """Bytes on disk of workspace and home at the last walk; a lower bound past 200,000 entries."""
-        return self._disk
 
     def over_limit(self) -> Literal["memory", "disk", "processes"] | None:
         """The limit that was passed first; it stays named."""
@@ -199,18 +176,17 @@ class Running:
             self._gone.set()
 
     def _take_sample(self) -> None:
-        self._sample = self._process.tree.sample()
-        self._peak = max(self._peak, self._sample.memory_bytes)
-        if self._sample.memory_bytes > self._limits.memory_bytes:
+        sample = self._process.tree.sample()
+        if sample.memory_bytes > self._limits.memory_bytes:
             self._over = self._over or "memory"
-        if self._sample.processes > self._limits.processes:
+        if sample.processes > self._limits.processes:
             self._over = self._over or "processes"
 
     def _walk_disk(self) -> float:
         """Walk the folders; returns the seconds until the next walk."""
         begun = time.monotonic()
-        self._disk = sum(fsio.tree_bytes(folder, DISK_ENTRIES) for folder in self._folders)
-        if self._disk > self._limits.disk_bytes:
+        used = sum(fsio.tree_bytes(folder, DISK_ENTRIES) for folder in self._folders)  # a lower bound past the entries
+        if used > self._limits.disk_bytes:
             self._over = self._over or "disk"
         return max(DISK_SECONDS, 20 * (time.monotonic() - begun))
 
