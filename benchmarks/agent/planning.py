@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.lab import batch, clients, engines, labfile, ledger, machine, paths, sandbox, schedule, stamp, tasks
 from benchmarks.lab.engines.scripted.engine import check_script
 from benchmarks.lab.errors import Refused, UsageError
-from benchmarks.lab.model import Backend, Budgets, Isolation, Record
+from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record
 from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import listing, suggest
@@ -31,7 +31,7 @@ class Options(Record, frozen=True, kw_only=True):
     lock: bool = True
     smoke: bool = True
     isolation: Isolation | None = None
-    order: schedule.Order | None = None
+    order: Order | None = None
     stall_seconds: float | None = None
     fresh: bool = False
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from benchmarks.lab import tally
 from benchmarks.lab.model import (
     ClientReport,
     EgressAttempt,
@@ -49,7 +50,7 @@ class Seen(Record, frozen=True, kw_only=True):
 
 def evidence(seen: Seen) -> Evidence:
     """The evidence of a trial, ready for `verdict.rule`."""
-    calls = _model_exchanges(seen.exchanges)
+    calls = tally.model_calls(seen.exchanges)
     changed = bool(seen.patch.files)
     stall_by, stall_detail = stalled_by(calls)
     return Evidence(
@@ -140,10 +141,6 @@ def malformed(calls: Sequence[Exchange], *, only_last: bool) -> str | None:
     if not unparsed and not textual:
         return None
     return f"{unparsed} tool calls with arguments that do not parse, {textual} written as text"
-
-
-def _model_exchanges(exchanges: Sequence[Exchange]) -> tuple[Exchange, ...]:
-    return tuple(exchange for exchange in exchanges if exchange.dialect is not None and exchange.ended != "refused")
 
 
 def _engine_failed(exchange: Exchange) -> bool:

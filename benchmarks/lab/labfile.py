@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from benchmarks.lab.errors import UsageError
-from benchmarks.lab.model import Backend, Budgets, Isolation, Record
+from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record
 from benchmarks.lab.text import listing, suggest
 
 R = TypeVar("R", bound=Record)
@@ -48,7 +48,7 @@ class Defaults(Record, frozen=True, kw_only=True):
     clients: tuple[str, ...] = ("opencode",)
     tags: tuple[str, ...] = ("starter",)
     trials: int = 1
-    order: Literal["interleaved", "blocked"] = "interleaved"
+    order: Order = "interleaved"
     isolation: Isolation | None = None  # None: the best this machine has
 
 

@@ -52,6 +52,12 @@ VoidReason = Literal[
     "interrupted",
 ]
 Who = Literal["model", "client", "engine", "backend"]
+Order = Literal["interleaved", "blocked"]
+EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
+SuiteEnd = Literal["suite", "wall", "memory", "crash"]
+ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
+ClientErrorKind = Literal["context", "provider", "connection", "permission", "sandbox", "format", "other"]
+EngineErrorKind = Literal["context", "overloaded", "template", "tool_json", "other"]
 Flag = Literal[
     "would_pass",
     "cut_off",
@@ -166,7 +172,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     collected: int
     missing: tuple[str, ...]  # required tests that did not pass, bounded
     seconds: float
-    ended_by: Literal["suite", "wall", "memory", "crash"]
+    ended_by: SuiteEnd
     forged: bool  # a canary that must fail was reported green
     outcomes: Mapping[str, str]  # test id -> passed | failed | skipped | error
     log: Path | None
@@ -250,7 +256,7 @@ class ExitStatus(Record, frozen=True, kw_only=True):
 
     code: int | None
     signal: int | None
-    ended_by: Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
+    ended_by: EndedBy
 
 
 class Artifacts(Record, frozen=True, kw_only=True):
@@ -277,7 +283,7 @@ class ClientReport(Record, frozen=True, kw_only=True):
 
     terminal: Literal["success", "error"] | None = None  # its own closing event
     error: str | None = None  # its own words
-    error_kind: Literal["context", "provider", "connection", "permission", "sandbox", "format", "other"] | None = None
+    error_kind: ClientErrorKind | None = None
     turns: int | None = None
     tokens: Tokens | None = None
     session_id: str | None = None
@@ -398,9 +404,9 @@ class Exchange(Record, frozen=True, kw_only=True):
     user_text_digest: str | None
     prompt_found: bool | None  # the trial's prompt stands contiguously in the decoded user text
     tools: tuple[str, ...]  # names offered
-    ended: Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
+    ended: ExchangeEnd
     error: str | None  # the engine's own words, bounded
-    error_kind: Literal["context", "overloaded", "template", "tool_json", "other"] | None
+    error_kind: EngineErrorKind | None
     rewritten: tuple[str, ...]  # names of the declared rewrites that changed this body
     partial: bool  # cancelled or cut: its token counts are not the whole truth
 

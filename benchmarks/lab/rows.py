@@ -23,6 +23,7 @@ from benchmarks.lab.model import (
     Purpose,
     Record,
     Shares,
+    SuiteEnd,
     Tokens,
     Verdict,
     VoidReason,
@@ -48,7 +49,7 @@ class JudgeRow(Record, frozen=True, kw_only=True):
     required: Annotated[int | None, said("count", "fail-to-pass and pass-to-pass tests that had to pass")] = None
     missing: Annotated[tuple[str, ...], said("test ids", "required tests that did not pass, bounded")] = ()
     seconds: Annotated[float, said("s", "wall time of the judged run")]
-    ended_by: Annotated[Literal["suite", "wall", "memory", "crash"], said("", "what ended the judged run")]
+    ended_by: Annotated[SuiteEnd, said("", "what ended the judged run")]
     forged: Annotated[bool, said("", "a canary that must fail was reported green")] = False
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from benchmarks.lab.model import Budgets, Isolation, Record, Verdict
-
-Order = Literal["interleaved", "blocked"]
+from benchmarks.lab.model import Budgets, Isolation, Order, Record, Verdict
 
 MAX_VOID_RERUNS: Final = 2
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,8 +18,7 @@ from benchmarks.lab import fsio, proc
 from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.install import Installation
-from benchmarks.lab.meter import Expectation, Live, MeterTrial
-from benchmarks.lab.meter.prefixes import PrefixNote
+from benchmarks.lab.meter import Expectation, Live, MeterTrial, PrefixNote
 from benchmarks.lab.model import (
     Artifacts,
     Backend,
@@ -29,6 +28,7 @@ from benchmarks.lab.model import (
     ClientReport,
     Dialect,
     EgressAttempt,
+    EndedBy,
     EngineCounters,
     Exchange,
     ExitStatus,
@@ -42,12 +42,10 @@ from benchmarks.lab.sandbox import Box, Limits, Running, SandboxSpec, Stray, ope
 from benchmarks.lab.servers import Server
 
 POLL_SECONDS = 0.05
-SLEEP_GAP_SECONDS = 5.0
-END_GRACE_SECONDS = 2.0
-MAX_LINE_BYTES = 1 << 20
+SLEEP_GAP_SECONDS = 5.0  # by which the clocks may disagree before the machine counts as having slept
+END_GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+MAX_LINE_BYTES = 1 << 20  # of one line of the client's output, when it is read
 STOP_NOW = 2  # level of interrupts that ends the trial under way
-
-EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from benchmarks.lab.meter import is_turn
-from benchmarks.lab.meter.prefixes import PrefixNote
+from benchmarks.lab.meter import PrefixNote, is_turn
 from benchmarks.lab.model import EngineCounters, Exchange, Tokens
 from benchmarks.lab.rows import ExchangesRow
 

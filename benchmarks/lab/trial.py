@@ -20,8 +20,7 @@ import msgspec
 from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.errors import LabError
-from benchmarks.lab.meter import Live
-from benchmarks.lab.meter.prefixes import sentence
+from benchmarks.lab.meter import Live, sentence
 from benchmarks.lab.model import (
     Budgets,
     Checkout,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, get_args
 
-from benchmarks.lab.model import FailCause, Flag, Judgement, Record, Ruling, VoidReason, Who
+from benchmarks.lab.model import EndedBy, FailCause, Flag, Judgement, Record, Ruling, VoidReason, Who
 
 VOID_ORDER: Final[tuple[VoidReason, ...]] = get_args(VoidReason)
 
@@ -33,7 +33,7 @@ _WHO: Final[Mapping[FailCause, Who]] = {
     "context_overflow": "backend",
 }
 
-_BUDGET_CAUSE: Final[Mapping[str, FailCause]] = {
+_BUDGET_CAUSE: Final[Mapping[EndedBy, FailCause]] = {
     "wall": "budget_wall",
     "stall": "stalled",
     "turns": "budget_turns",
@@ -52,7 +52,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     """
 
     voids: Mapping[VoidReason, str]
-    ended_by: str
+    ended_by: EndedBy
     changed: bool
     judgement: Judgement | None
     judge_limit_seconds: float

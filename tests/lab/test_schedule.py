@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.lab.model import Budgets, Verdict
-from benchmarks.lab.schedule import MAX_VOID_RERUNS, Cell, Order, Plan, Slot, owed, plan_digest, slots
+from benchmarks.lab.model import Budgets, Order, Verdict
+from benchmarks.lab.schedule import MAX_VOID_RERUNS, Cell, Plan, Slot, owed, plan_digest, slots
 
 A, B = Cell(backend="e", client="a"), Cell(backend="e", client="b")
 

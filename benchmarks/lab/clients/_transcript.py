@@ -11,13 +11,12 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from benchmarks.lab.model import Artifacts, ClientEndpoint, ClientReport, Tokens
+from benchmarks.lab.model import Artifacts, ClientEndpoint, ClientErrorKind, ClientReport, Tokens
 
-ErrorKind = Literal["context", "provider", "connection", "permission", "sandbox", "format", "other"]
 Event = Mapping[str, Any]
 
 WORDS_KEPT: Final = 4000  # characters of a message or an error that a report keeps
@@ -27,7 +26,7 @@ _STDERR_LINES: Final = 5
 _ABSURD: Final = 10**12
 
 # The first that fits decides: a status of 400 is a provider's only if its words say nothing better.
-_KINDS: Final[Mapping[ErrorKind, str]] = {
+_KINDS: Final[Mapping[ClientErrorKind, str]] = {
     "context": r"context.?(size|length|window|overflow)|prompt (is )?too (long|large)|exceed_context|maximum context"
     r"|too many (input )?tokens",
     "sandbox": r"codex-linux-sandbox|sandbox (error|denied|failed|is not available)",
@@ -148,7 +147,7 @@ def last_words(report: ClientReport, artifacts: Artifacts) -> ClientReport:
     return replace(report, error=words, error_kind=error_kind(words))
 
 
-def error_kind(words: str | None) -> ErrorKind | None:
+def error_kind(words: str | None) -> ClientErrorKind | None:
     """The kind of an error from the client's own words; `other` if they fit no kind, None without words."""
     if words is None:
         return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Final
 
-ErrorKind = Literal["context", "overloaded", "template", "tool_json", "other"]
+from benchmarks.lab.model import EngineErrorKind
 
 # First match wins; `tool_json` stands before `template` since both may speak of tools.
-KINDS: Final[tuple[tuple[ErrorKind, re.Pattern[str]], ...]] = (
+KINDS: Final[tuple[tuple[EngineErrorKind, re.Pattern[str]], ...]] = (
     (
         "context",
         re.compile(
@@ -37,7 +37,7 @@ KINDS: Final[tuple[tuple[ErrorKind, re.Pattern[str]], ...]] = (
 BUSY: Final = frozenset({429, 503, 529})
 
 
-def kind_of_error(status: int | None, text: str | None) -> ErrorKind | None:
+def kind_of_error(status: int | None, text: str | None) -> EngineErrorKind | None:
     """The kind of an error by its words, else by its HTTP status; None if there was none."""
     if text is None and (status is None or status < 400):
         return None

@@ -14,15 +14,14 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from benchmarks.lab.checkout import copy_excised
 from benchmarks.lab.checkout.patch import Unreadable, read_inside
 from benchmarks.lab.fsio import remove_tree
-from benchmarks.lab.model import Checkout, Isolation, Judgement, Record
+from benchmarks.lab.model import Checkout, Isolation, Judgement, Record, SuiteEnd
 from benchmarks.lab.sandbox import Limits, Running, SandboxSpec, open_box
 
-EndedBy = Literal["suite", "wall", "memory", "crash"]
 MEMORY_BYTES: Final = 4 << 30
 DISK_BYTES: Final = 1 << 30
 CANARY: Final = "lab_canary_"  # as in plugin.py, which only the judged interpreter may import
@@ -79,7 +78,7 @@ def judge(  # noqa: PLR0917 (the contract's order)
     return _judgement(reported, required, seconds, ended_by, log)
 
 
-def _judgement(reported: Reported, required: Sequence[str], seconds: float, ended_by: EndedBy, log: Path) -> Judgement:
+def _judgement(reported: Reported, required: Sequence[str], seconds: float, ended_by: SuiteEnd, log: Path) -> Judgement:
     values = list(reported.outcomes.values())
     missing = [test for test in required if reported.outcomes.get(test) != "passed"]
     return Judgement(
@@ -161,7 +160,7 @@ def _outcome(phases: Sequence[Mapping[str, Any]]) -> str:
     return str(call["outcome"])
 
 
-def _run(checkout: Checkout, tree: Path, key: str, isolation: Isolation, log: Path) -> tuple[bytes, float, EndedBy]:
+def _run(checkout: Checkout, tree: Path, key: str, isolation: Isolation, log: Path) -> tuple[bytes, float, SuiteEnd]:
     """Run the suite in a box; returns (the plugin's report, seconds, what ended it)."""
     plugin, home = tree.parent / "plugin", tree.parent / "home"
     home.mkdir()
@@ -195,7 +194,7 @@ def _run(checkout: Checkout, tree: Path, key: str, isolation: Isolation, log: Pa
     return report or b"", seconds, ended_by
 
 
-def _wait(running: Running, deadline: float) -> EndedBy:
+def _wait(running: Running, deadline: float) -> SuiteEnd:
     while running.wait(0.1) is None:
         if over := running.over_limit():
             return "memory" if over == "memory" else "crash"

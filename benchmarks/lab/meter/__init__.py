@@ -10,10 +10,10 @@ extents), `relay` (one client connection), `observe` (one exchange), `trial` (al
 It does not judge: verdicts are `verdict`'s, time shares are `shares`'.
 """
 
-from benchmarks.lab.dialects.rewrites import Rewrite, rewrites_of
+from benchmarks.lab.dialects.rewrites import rewrites_of
 from benchmarks.lab.meter.observe import Expectation
-from benchmarks.lab.meter.prefixes import PrefixNote
-from benchmarks.lab.meter.readings import classify, is_turn
+from benchmarks.lab.meter.prefixes import PrefixNote, sentence
+from benchmarks.lab.meter.readings import is_turn
 from benchmarks.lab.meter.service import Meter
 from benchmarks.lab.meter.trial import Live, MeterTrial
 from benchmarks.lab.meter.upstream import Upstream
@@ -24,9 +24,8 @@ __all__ = [
     "Meter",
     "MeterTrial",
     "PrefixNote",
-    "Rewrite",
     "Upstream",
-    "classify",
     "is_turn",
     "rewrites_of",
+    "sentence",
 ]

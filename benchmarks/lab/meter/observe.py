@@ -27,7 +27,7 @@ from benchmarks.lab.dialects.facts import error_text
 from benchmarks.lab.dialects.sse import EventStream
 from benchmarks.lab.dialects.textual import textual_calls
 from benchmarks.lab.meter.http1 import Headers, value
-from benchmarks.lab.model import Dialect, Exchange, Record, Tokens
+from benchmarks.lab.model import Dialect, Exchange, ExchangeEnd, Record, Tokens
 
 WHOLE_LIMIT = 32 << 20  # bytes of an unstreamed reply kept to be read
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
@@ -38,8 +38,6 @@ SIDE_WORK = re.compile(
     r"|summari[sz]\w+ (the |this |a |our )?(coding )?(conversation|session|chat)|compact\w* (the|this) conversation",
     re.IGNORECASE,
 )
-
-Ended = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
 
 
 class Expectation(Record, frozen=True, kw_only=True):
@@ -94,7 +92,7 @@ class Observed:
     response_file: Sink | None = None
     t_first_byte: float | None = None
     t_end: float = 0.0
-    ended: Ended = "complete"
+    ended: ExchangeEnd = "complete"
     error: str | None = None
 
     # ---- the request ----

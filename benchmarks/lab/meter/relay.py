@@ -21,8 +21,9 @@ from benchmarks.lab.dialects import Rewrite, rewrite
 from benchmarks.lab.meter import http1
 from benchmarks.lab.meter.connection import Connection
 from benchmarks.lab.meter.http1 import HttpError
-from benchmarks.lab.meter.observe import Ended, Observed
+from benchmarks.lab.meter.observe import Observed
 from benchmarks.lab.meter.upstream import Link, Pool
+from benchmarks.lab.model import ExchangeEnd
 
 BODY_LIMIT = 64 << 20  # bytes of a request; agents were seen to send up to a few MB
 STALE_SECONDS = 0.25  # a kept connection that breaks this soon was closed by the engine before it read anything
@@ -141,7 +142,7 @@ def _question(passage: Passage, request: http1.Request, body: bytes, seen: Obser
     return Question(request, body, head + body, http1.keeps_open(request))
 
 
-async def _forward(passage: Passage, request: http1.Request, body: bytes, seen: Observed) -> Ended:
+async def _forward(passage: Passage, request: http1.Request, body: bytes, seen: Observed) -> ExchangeEnd:
     """Ask the engine and relay its answer; says how the exchange ended."""
     question = _question(passage, request, body, seen)
     try:
@@ -241,7 +242,7 @@ def _reply_head(reply: http1.Reply, *, chunked: bool, closing: bool) -> bytes:
     return http1.encode(b"HTTP/1.1 %d %s" % (reply.status, reply.reason), headers)
 
 
-def _unreachable(passage: Passage, seen: Observed, error: Exception, keep: bool) -> Ended:
+def _unreachable(passage: Passage, seen: Observed, error: Exception, keep: bool) -> ExchangeEnd:
     client = passage.client
     if client.connection.gone:
         return "client_closed"
@@ -256,7 +257,7 @@ def _reason(error: Exception) -> str:
     return os.strerror(number) if number and number > 0 else str(error) or "no answer in time"
 
 
-def _engine_gone_early(client: Link, seen: Observed, why: str, keep: bool) -> Ended:
+def _engine_gone_early(client: Link, seen: Observed, why: str, keep: bool) -> ExchangeEnd:
     if client.connection.gone:
         return "client_closed"
     seen.status = 502
