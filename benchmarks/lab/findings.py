@@ -64,6 +64,7 @@ def evidence(seen: Seen) -> Evidence:
         stall_detail=stall_detail,
         engine_fatal=engine_fatal(calls),
         context_refused=context_refused(calls, seen.report),
+        looped=seen.report.error if seen.report.error_kind == "loop" else None,
         client_fatal=client_fatal(seen.report, seen.exit),
         malformed=malformed(calls, only_last=changed),
         cut_off=any(exchange.cut_off for exchange in calls),

@@ -56,7 +56,7 @@ Order = Literal["interleaved", "blocked"]
 EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
 SuiteEnd = Literal["suite", "wall", "memory", "crash"]
 ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
-ClientErrorKind = Literal["context", "provider", "connection", "permission", "sandbox", "format", "other"]
+ClientErrorKind = Literal["context", "loop", "provider", "connection", "permission", "sandbox", "format", "other"]
 EngineErrorKind = Literal["context", "overloaded", "template", "tool_json", "other"]
 Flag = Literal[
     "would_pass",

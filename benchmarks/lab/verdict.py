@@ -61,6 +61,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     stall_detail: str | None = None
     engine_fatal: str | None = None
     context_refused: str | None = None
+    looped: str | None = None  # the client's own guard against a model that repeats itself
     client_fatal: str | None = None
     malformed: str | None = None
     cut_off: bool = False
@@ -120,6 +121,7 @@ def _not_green(evidence: Evidence) -> Ruling | None:
     causes: tuple[tuple[FailCause, str | None], ...] = (
         ("engine_error", evidence.engine_fatal),
         ("context_overflow", evidence.context_refused),
+        ("loop", evidence.looped),
         ("client_error", evidence.client_fatal),
         ("malformed_tool_calls", evidence.malformed),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -69,6 +68,20 @@ def test_conformance_rows_are_written_unless_skipped(desk: Desk) -> None:
     assert {"starts_where_told", "prompt_intact", "tool_round_trip", "leaves_nothing"} <= set(smoke)
 
 
+def test_a_pair_that_cannot_work_gets_a_row_with_the_reason_and_no_trial(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = desk.folder / "mine.yaml"
+    lab.write_text("backends:\n  tight: {engine: scripted, purpose: harness, context: 100, max_tokens: 200}\n")
+    monkeypatch.setenv("LAB_FILE", str(lab))
+    code, output = desk.trial("--backend", "tight")
+    assert code == 3, output
+    (row,) = desk.rows("smoke")
+    assert (row.body["outcome"], row.body["backend"], row.body["client"]) == ("unsupported", "tight", "stub")
+    assert "a context of 100" in row.body["detail"]
+    assert not desk.rows("trial")
+
+
 def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
     code, output = desk.trial(*SCRIPTED, "--dry-run")
     assert code == 0, output
@@ -105,14 +118,11 @@ def test_another_head_than_the_required_one_is_refused(desk: Desk) -> None:
     assert not desk.results.exists()
 
 
-def test_a_lab_file_with_a_typo_names_file_line_and_the_right_word(desk: Desk) -> None:
+def test_a_lab_file_with_a_typo_names_file_line_and_the_right_word(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = desk.folder / "mine.yaml"
     lab.write_text("backends:\n  x:\n    engine: openai\n    base_ulr: http://127.0.0.1:1\n")
-    os.environ["LAB_FILE"] = str(lab)
-    try:
-        code, output = desk.trial("--backend", "x")
-    finally:
-        del os.environ["LAB_FILE"]
+    monkeypatch.setenv("LAB_FILE", str(lab))
+    code, output = desk.trial("--backend", "x")
     assert code == 2
     assert f"{lab}:4: `base_ulr` is no setting of backend x" in output
     assert "base_url" in output
@@ -131,10 +141,9 @@ def test_a_second_run_refuses_and_says_who_holds_the_lock(desk: Desk) -> None:
 
 
 def interrupt_twice(process: subprocess.Popen[str]) -> None:
-    """Two signals that the kernel does not merge into one."""
+    """Ask twice; two equal signals at once could be merged by the kernel."""
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
 
 
 def started(desk: Desk) -> bool:

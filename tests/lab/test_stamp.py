@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,13 @@ def test_dirty_demo_or_unsandboxed_rows_may_guide_but_not_be_published() -> None
         ({"context": None}, "context is null"),
     ):
         assert stamp.unpublishable({**whole(), **change}) == (reason,)
+
+
+def test_the_engine_s_uptime_counts_from_its_start_and_is_unknown_without_one() -> None:
+    began = datetime.now(UTC) - timedelta(hours=1)
+    uptime = stamp.volatile(began.isoformat(timespec="seconds"))["engine_uptime_seconds"]
+    assert 3600 <= uptime < 3700
+    assert stamp.volatile()["engine_uptime_seconds"] is None
 
 
 def test_volatile_values_are_the_tables_and_never_part_of_a_stamp() -> None:

@@ -245,3 +245,8 @@ def test_the_table_always_ends_in_a_ruling() -> None:
         voids={}, ended_by="client", changed=False, judgement=None, judge_limit_seconds=1.0, gold_seconds=None
     )  # fmt: skip
     assert rule(bare).cause == "no_edit"
+
+
+def test_a_loop_that_the_clients_own_guard_ends_is_the_models() -> None:
+    halted = ClientReport(terminal="error", error="Loop detection halted the run", error_kind="loop")
+    assert summary(ruling(changed=False, report=halted)) == ("failed", "loop", "model")

@@ -27,6 +27,7 @@ _ABSURD: Final = 10**12
 
 # The first that fits decides: a status of 400 is a provider's only if its words say nothing better.
 _KINDS: Final[Mapping[ClientErrorKind, str]] = {
+    "loop": r"loop detect|doom.?loop|consecutive_identical_tool_calls",
     "context": r"context.?(size|length|window|overflow)|prompt (is )?too (long|large)|exceed_context|maximum context"
     r"|too many (input )?tokens",
     "sandbox": r"codex-linux-sandbox|sandbox (error|denied|failed|is not available)",
