@@ -40,14 +40,14 @@ from benchmarks.lab.labfile import Lab
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.meter import Live
 from benchmarks.lab.model import Backend, Client, Environment, Judgement, Record, Task, Verdict
-from benchmarks.lab.rows import BatchEnd, BatchStart, ControlRow, TrialRow
+from benchmarks.lab.rows import BatchEnd, BatchStart, ControlRow, SmokeRow, TrialRow
 from benchmarks.lab.schedule import Cell, Plan, Slot, owed, plan_digest, slots
 from benchmarks.lab.servers import Server
 from benchmarks.lab.session import Interrupts, Rig
 from benchmarks.lab.tasks import Suite
 from benchmarks.lab.text import count
 
-MIN_FREE_BYTES: Final = 2 << 30
+MIN_FREE_BYTES: Final = 2 << 30  # what one trial may write, see `Budgets.disk_bytes`
 
 
 class Watcher(Protocol):
@@ -185,7 +185,7 @@ def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
     left_out: dict[str, str] = {}
     kits = _install(bench, left_out)
     environments = _environments(bench)
-    rigs = _rigs(bench, _servers(bench, stack), kits, left_out)
+    rigs = _rigs(bench, _servers(bench, stack), kits, write, left_out)
     if bench.plan.smoke:
         rigs = _conforming(bench, rigs, environments, write, left_out)
     if not rigs:
@@ -236,21 +236,36 @@ def _rigs(
     bench: Bench,
     servers: Mapping[str, Server],
     kits: Mapping[str, tuple[Client, Installation]],
+    write: Write,
     left_out: dict[str, str],
 ) -> dict[Cell, Rig]:
-    """Each client of the plan in front of each server it can work with."""
+    """Each client of the plan in front of each server it can work with; a row says why of the others."""
     rigs: dict[Cell, Rig] = {}
     for cell in bench.plan.cells:
         if cell.client not in kits:
             continue
         (client, installation), server = kits[cell.client], servers[cell.backend]
+        begin = time.monotonic()
         why = pairs.unsupported(client, server.endpoint, server.backend)
         if why is not None:
+            write("smoke", _unsupported(cell, why, time.monotonic() - begin))
             left_out[str(cell)] = f"unsupported: {why}"
             bench.watcher.say(f"{cell}: unsupported: {why}")
             continue
         rigs[cell] = Rig(client=client, installation=installation, server=server, isolation=bench.plan.isolation)
     return rigs
+
+
+def _unsupported(cell: Cell, why: str, seconds: float) -> SmokeRow:
+    return SmokeRow(
+        check="can_work_together",
+        party="pair",
+        backend=cell.backend,
+        client=cell.client,
+        outcome="unsupported",
+        detail=why,
+        seconds=round(seconds, 3),
+    )
 
 
 # ---- conformance ----

@@ -100,7 +100,7 @@ class TrialRow(Record, frozen=True, kw_only=True):
     trial: Annotated[int, said("from 1", "number of the trial within task × backend × client of the batch")]
     attempt: Annotated[int, said("from 1", "a void slot is run again at most twice")] = 1
     position: Annotated[int | None, said("from 1", "place in the order in which the batch ran")] = None
-    started: Annotated[str, said("ISO 8601", "when the client was started")]
+    started: Annotated[str, said("ISO 8601", "when the trial began; its workspace is made first")]
     verdict: Annotated[Verdict, said("", "passed, failed or void (docs/verdicts.md)")]
     cause: Annotated[FailCause | None, said("", "why it failed")] = None
     who: Annotated[Who | None, said("", "who answers for the failure")] = None
@@ -121,7 +121,6 @@ class TrialRow(Record, frozen=True, kw_only=True):
     exit: Annotated[ExitStatus | None, said("", "how the client's process ended")] = None
     judge: Annotated[JudgeRow | None, said("", "the suite on a fresh export with the agent's diff")] = None
     patch: Annotated[PatchRow | None, said("", "what the agent changed")] = None
-    quality: Annotated[Mapping[str, Any] | None, said("", "lint, complexity, recall; beside the verdict")] = None
     egress_attempts: Annotated[
         tuple[EgressAttempt, ...] | None,
         said("", "hosts it tried to reach and was refused; null where it cannot be observed"),
@@ -132,8 +131,10 @@ class TrialRow(Record, frozen=True, kw_only=True):
     harness_seconds: Annotated[float | None, said("s", "time outside the client and the judge's suite")] = None
     locked: Annotated[bool, said("", "the machine-wide lock was held; false after `--no-lock`")] = True
     notes: Annotated[tuple[str, ...], said("text", "further facts for people")] = ()
-    volatile: Annotated[Mapping[str, Any], said("", "state of the machine when the client started (docs/ledger.md)")]
-    volatile_end: Annotated[Mapping[str, Any] | None, said("", "the same when it ended")] = None
+    volatile: Annotated[Mapping[str, Any], said("", "state of the machine when the trial began (docs/ledger.md)")]
+    volatile_end: Annotated[
+        Mapping[str, Any] | None, said("", "the same when it ended, engine_uptime_seconds left out")
+    ] = None
     evidence: Annotated[str | None, said("path", "folder below the evidence folder of the machine that ran it")] = None
 
 
@@ -144,7 +145,6 @@ class ControlRow(Record, frozen=True, kw_only=True):
     target: Annotated[str, said("", "target of the task")]
     suite: Annotated[str, said("", "name of the task suite")]
     control: Annotated[Literal["gold", "excised"], said("", "original body back, or nothing done")]
-    number: Annotated[int, said("from 1", "repetition")] = 1
     as_expected: Annotated[bool, said("", "gold green, excised not green for want of the fail-to-pass tests")]
     admissible: Annotated[bool, said("", "trials of the task may run in this batch")]
     why: Annotated[str | None, said("text", "why the task is not admissible")] = None
@@ -154,15 +154,15 @@ class ControlRow(Record, frozen=True, kw_only=True):
 
 
 class SmokeRow(Record, frozen=True, kw_only=True):
-    """One check of conformance: of client × harness, of the engine, or of the model."""
+    """One check before machine time is spent: a client against the scripted engine, or a pair that cannot work."""
 
     check: Annotated[str, said("", "name of the check")]
-    party: Annotated[Literal["client", "engine", "model"], said("", "who is asked")]
-    backend: Annotated[str | None, said("", "entry of the lab file")] = None
-    client: Annotated[str | None, said("", "agent program")] = None
-    outcome: Annotated[Literal["ok", "failed", "unsupported", "unknown"], said("", "what came of it")]
-    detail: Annotated[str | None, said("text", "one sentence with the facts")] = None
-    seconds: Annotated[float | None, said("s", "wall time of the check")] = None
+    party: Annotated[Literal["client", "pair"], said("", "who is asked: the client, or client and backend together")]
+    backend: Annotated[str | None, said("", "of a pair: entry of the lab file")] = None
+    client: Annotated[str, said("", "agent program")]
+    outcome: Annotated[Literal["ok", "failed", "unsupported"], said("", "what came of it")]
+    detail: Annotated[str, said("text", "one sentence with the facts")]
+    seconds: Annotated[float, said("s", "wall time of the check")]
 
 
 class BatchStart(Record, frozen=True, kw_only=True):
@@ -267,7 +267,7 @@ NESTED: Final[Mapping[type[Record], Mapping[str, tuple[str, str]]]] = {
         "turns": ("count", "turns it claims"),
         "tokens": ("tokens", "tokens it claims"),
         "session_id": ("", "its session"),
-        "final_message": ("text", "its last words, bounded"),
+        "final_message": ("text", "its last words; always null on a row, since they may quote private code"),
         "tool_calls": ("count", "tool calls it claims"),
         "tool_errors": ("count", "tool calls that failed"),
         "retries": ("count", "requests it says it repeated"),

@@ -13,6 +13,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -125,8 +126,7 @@ VOLATILE: Final[Mapping[str, Key]] = {
     "temperature_celsius": _key(float, "°C", "hottest sensor that tells", "no"),
     "thermal": _key(str, "", "nominal or throttled, where the system says so", "no"),
     "battery_percent": _key(float, "%", "charge; null without a battery", "no"),
-    "engine_uptime_seconds": _key(float, "s", "since the server process started; filled in by the trial", "no"),
-    "other_servers": _key(list, "", "other model servers seen; filled in by the trial", "no"),
+    "engine_uptime_seconds": _key(float, "s", "since the server process started, where that is seen", "no"),
 }
 
 CLOCK: Final = "ISO 8601 with offset; durations on the monotonic clock"
@@ -336,8 +336,11 @@ def _tree_digest(root: Path, files: list[str]) -> str | None:
 # ---- volatile state ----
 
 
-def volatile() -> dict[str, Any]:
-    """State of the machine now, every key of `VOLATILE`, null where it does not tell; takes below 0.1 s."""
+def volatile(engine_started: str | None = None) -> dict[str, Any]:
+    """State of the machine now, every key of `VOLATILE`, null where it does not tell; takes below 0.1 s.
+
+    `engine_started`: when the server process started, ISO 8601; None where that is not known.
+    """
     swap = _quietly(psutil.swap_memory)
     battery = machines.battery()
     told = {
@@ -351,8 +354,13 @@ def volatile() -> dict[str, Any]:
         "temperature_celsius": machines.temperature_celsius(),
         "thermal": machines.thermal(),
         "battery_percent": None if battery is None else float(battery.percent),
+        "engine_uptime_seconds": None if engine_started is None else _seconds_since(engine_started),
     }
     return {name: told.get(name) for name in VOLATILE}
+
+
+def _seconds_since(moment: str) -> float:
+    return round((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds(), 1)
 
 
 def _quietly(call: Callable[[], T]) -> T | None:

@@ -83,7 +83,6 @@ def run(
     locked: bool,
 ) -> TrialRow:
     """Run one trial; always returns a row, void when it measured something else than the cell."""
-    started, volatile = datetime.now().astimezone().isoformat(timespec="seconds"), stamp.volatile()
     begin = time.monotonic()
     common: dict[str, Any] = {
         "task": assignment.task.id,
@@ -97,16 +96,18 @@ def run(
         "trial": turn.slot.trial,
         "attempt": turn.attempt,
         "position": turn.position,
-        "started": started,
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "locked": locked,
-        "volatile": volatile,
         "evidence": place.evidence_name,
     }
     try:
         with _folders(place):
-            measured = _measure(rig, assignment, place, interrupts, show)
+            facts = rig.endpoint.facts_now()
+            common["volatile"] = stamp.volatile(facts.started)
+            measured = _measure(rig, assignment, place, interrupts, show, process_before=facts.process)
     except Exception as error:  # a bug of ours must not cost the batch, nor look like a failure of the cell
-        return TrialRow(**common, **_void_fields(error), wall_seconds=None, volatile_end=stamp.volatile())
+        now = stamp.volatile()
+        return TrialRow(**{"volatile": now, **common}, **_void_fields(error), wall_seconds=None, volatile_end=now)
     spent = time.monotonic() - begin
     outside = spent - measured["wall_seconds"] - (measured["judge"].seconds if measured["judge"] else 0.0)
     return TrialRow(**common, **measured, harness_seconds=round(outside, 3), volatile_end=stamp.volatile())
@@ -118,16 +119,17 @@ def _measure(
     place: Place,
     interrupts: session.Interrupts,
     show: Callable[[Live], None],
+    *,
+    process_before: str | None,
 ) -> dict[str, Any]:
     """Prepare, run, read, judge, rule; the fields of the row that these give."""
     tree = checkout.prepare(assignment.target, assignment.task, assignment.environment, place.work / "workspace")
-    facts = rig.endpoint.facts_now()
     seen = session.run(rig, _brief(rig, assignment, tree, place), interrupts, show)
     patch = checkout.collect(tree)
     (place.evidence / "patch.diff").write_bytes(patch.diff)
     judgement = _judge(rig, assignment, tree, patch, place) if patch.files else None
     known = _seen(
-        rig, assignment, tree, place=place, seen=seen, patch=patch, judgement=judgement, process_before=facts.process
+        rig, assignment, tree, place=place, seen=seen, patch=patch, judgement=judgement, process_before=process_before
     )
     ruling = verdict.rule(findings.evidence(known))
     return {
