@@ -118,6 +118,28 @@ def find_backend(lab: Lab, name: str) -> Backend:
     return lab.backends[name]
 
 
+def base_url(url: str, what: str) -> str:
+    """A server's address without a trailing slash or /v1. UsageError begins with `what`, the place where it stands.
+
+    The address is never repeated in a message, since it may hold a key.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{what} is no URL; write it like http://127.0.0.1:8080") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UsageError(
+            f"{what} holds more than host and port, perhaps a key: put a key into an environment variable and name "
+            "that in `api_key_env`"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{what} must begin with http:// or https:// and name a host")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = re.sub(r"/v1/?$", "", parts.path).rstrip("/")
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
+
+
 # ---- YAML to values with their lines ----
 
 
@@ -209,7 +231,8 @@ def _backend(name: str, at: At) -> Backend:
         )
     _check_rewrites(backend, entries, what)
     if (url := entries.get("base_url")) is not None and backend.base_url is not None:
-        return msgspec.structs.replace(backend, base_url=_base_url(backend.base_url, url.where, what))
+        cleaned = base_url(backend.base_url, f"{url.where}: `base_url` of {what}")
+        return msgspec.structs.replace(backend, base_url=cleaned)
     return backend
 
 
@@ -221,25 +244,6 @@ def _check_rewrites(backend: Backend, entries: Mapping[str, At], what: str) -> N
             raise UsageError(f"{where}: `rewrite` of {what} names an unknown edit{hint}; known: {', '.join(REWRITES)}")
         if name in ("sampler", "max_tokens") and not getattr(backend, name):
             raise UsageError(f"{where}: `rewrite: [{name}]` of {what} needs the setting `{name}` to pin")
-
-
-def _base_url(url: str, where: str, what: str) -> str:
-    """`url` without a trailing slash or /v1; never repeated in a message, since it may hold a key."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise UsageError(f"{where}: `base_url` of {what} is no URL; write it like http://127.0.0.1:8080") from None
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise UsageError(
-            f"{where}: `base_url` of {what} holds more than host and port, perhaps a key: put a key into an "
-            "environment variable and name that in `api_key_env`"
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{where}: `base_url` of {what} must begin with http:// or https:// and name a host")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = re.sub(r"/v1/?$", "", parts.path).rstrip("/")
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
 
 
 def _secret_option(at: At | None) -> str | None:

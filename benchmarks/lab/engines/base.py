@@ -1,4 +1,4 @@
-"""What every engine offers: the two protocols, the trial's out-of-band context, and checks of a backend's address.
+"""What every engine offers: the two protocols, the trial's out-of-band context, and checks of a backend's entry.
 
 An engine is found in the table of `engines/__init__.py`. Nothing here starts a process or opens a connection.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -53,6 +53,11 @@ class ServerProcess(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.pid}@{self.created:.2f}"
 
+    @property
+    def started(self) -> str:
+        """When it was started, ISO 8601."""
+        return datetime.fromtimestamp(self.created, UTC).isoformat(timespec="seconds")
+
 
 @dataclass
 class CounterBox:
@@ -70,7 +75,6 @@ class Endpoint(Protocol):
     dialects: tuple[Dialect, ...]
     facts: EngineFacts
     api_key: str | None
-    process: ServerProcess | None
 
     def facts_now(self) -> EngineFacts:
         """The facts asked for again, to see a restart or another model."""
@@ -111,27 +115,6 @@ def is_running(process: ServerProcess) -> bool:
         return abs(found.create_time() - process.created) < 0.05 and found.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def clean_base_url(backend: str, url: str) -> str:
-    """`url` without a trailing slash or `/v1`. Raises UsageError; never repeats a URL that holds credentials."""
-    where = f"backend '{backend}': field base_url"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise UsageError(f"{where} is not a URL; write it like http://127.0.0.1:8080") from None
-    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
-        raise UsageError(
-            f"{where} holds credentials; put the key in an environment variable and name it in api_key_env"
-        )
-    if parts.query or parts.fragment:
-        raise UsageError(f"{where} has a query or fragment, which may hold a key; leave only scheme, host and port")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{where} is not an http URL ({url!r}); write it like http://127.0.0.1:8080")
-    path = re.sub(r"/v1/?$", "", parts.path).rstrip("/")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
 
 
 def refuse_hosted(backend: str, model: str) -> None:

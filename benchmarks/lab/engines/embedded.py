@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from benchmarks.lab import paths, proc
 from benchmarks.lab.engines import ask
@@ -63,7 +64,7 @@ class EmbeddedEndpoint:
         self._server = server
         self._model_file = model_file
         self.base_url = server.base_url
-        self.process: ServerProcess | None = process
+        self.process = process
         self.model = backend.model or model_file.stem
         self.names = (self.model, *backend.aliases)
         self.facts = self.facts_now()
@@ -71,23 +72,14 @@ class EmbeddedEndpoint:
     def facts_now(self) -> EngineFacts:
         """Ask the server again. Raises Refused if it is gone."""
         told = ask.llama_facts(self._server) or EngineFacts()
-        process = self.process
-        started = datetime.fromtimestamp(process.created, UTC).isoformat(timespec="seconds") if process else None
-        return EngineFacts(
+        return msgspec.structs.replace(
+            told,
             engine="embedded",
             version=f"xllamacpp {importlib.metadata.version('xllamacpp')}",
-            model_id=told.model_id,
             model_file=str(self._model_file),
             model_digest=model_digest(self._model_file),
-            quantization=told.quantization,
-            context=told.context,
-            context_trained=told.context_trained,
-            sampler=told.sampler,
-            slots=told.slots,
-            speculative=told.speculative,
-            template_tools=told.template_tools,
-            started=started,
-            process=str(process) if process else None,
+            started=self.process.started,
+            process=str(self.process),
         )
 
     @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ import httpx
 import msgspec
 import psutil
 
+from benchmarks.lab import labfile
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
     ALL_DIALECTS,
@@ -25,7 +25,6 @@ from benchmarks.lab.engines.base import (
     Say,
     ServerProcess,
     TrialContext,
-    clean_base_url,
     only_options,
     process_of,
     refuse_hosted,
@@ -53,7 +52,6 @@ class AttachedEndpoint:
         self.names = (model, *backend.aliases)
         self.dialects = dialects
         self.facts = facts
-        self.process: ServerProcess | None = listener(server.base_url)
 
     def facts_now(self) -> EngineFacts:
         """Ask the server again. Raises LabError if it is gone."""
@@ -78,7 +76,8 @@ class OpenAIEngine:
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What the server at `base_url` tells of itself. Raises LabError with one sentence if it tells nothing."""
-        server = ask.Server(base_url=clean_base_url("probe", base_url), who="probe: base_url", api_key=api_key)
+        who = "probe: base_url"
+        server = ask.Server(base_url=labfile.base_url(base_url, who), who=who, api_key=api_key)
         with server.client() as client:
             listed = ask.served_models(client, server)
         return read_facts(server, str(listed[0].get("id")) if listed else None)
@@ -105,13 +104,13 @@ def server_of(backend: Backend) -> ask.Server:
     """The backend's server. Raises UsageError for a missing or unfit base_url or an empty key variable."""
     if not backend.base_url:
         raise UsageError(f"backend '{backend.name}': field base_url is missing; write it like http://127.0.0.1:8080")
-    url = clean_base_url(backend.name, backend.base_url)
+    who = f"backend '{backend.name}': field base_url"
     key = os.environ.get(backend.api_key_env) if backend.api_key_env else None
     if backend.api_key_env and not key:
         raise UsageError(f"backend '{backend.name}': field api_key_env names {backend.api_key_env}, which is not set")
     return ask.Server(
-        base_url=url,
-        who=f"backend '{backend.name}': field base_url",
+        base_url=labfile.base_url(backend.base_url, who),
+        who=who,
         api_key=key,
         seconds=float(backend.options.get("answer_seconds", ask.ANSWER_SECONDS)),
     )
@@ -189,8 +188,7 @@ def _with_process(facts: EngineFacts, server: ask.Server) -> EngineFacts:
     process = listener(server.base_url)
     if process is None:
         return facts
-    started = datetime.fromtimestamp(process.created, UTC).isoformat(timespec="seconds")
-    return msgspec.structs.replace(facts, process=str(process), started=started)
+    return msgspec.structs.replace(facts, process=str(process), started=process.started)
 
 
 def _entry(listed: Sequence[Mapping[str, Any]], model: str | None) -> Mapping[str, Any] | None:

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from benchmarks.lab import fsio
 from benchmarks.lab.errors import LabError
+from benchmarks.lab.paths import checkout_root
 from benchmarks.lab.proc import MARKER, ProcessTree
 from benchmarks.lab.sandbox.running import Box, End, Process, Stdio
 from benchmarks.lab.sandbox.spec import SandboxSpec, base_env
 
 Wrap = Callable[[SandboxSpec, Path, int | None], Sequence[str]]  # spec, temporary folder, port -> words before argv
 _BLOCK = 512  # what POSIX `ulimit -f` counts in
-_CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def _start_watchdog(trial_id: str) -> subprocess.Popen[bytes]:
     It begins before the client, so that there is no moment in which the client has none.
     """
     return subprocess.Popen(
-        [sys.executable, "-c", _WATCHDOG, str(_CHECKOUT), trial_id],
+        [sys.executable, "-c", _WATCHDOG, str(checkout_root()), trial_id],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

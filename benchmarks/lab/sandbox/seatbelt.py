@@ -1,9 +1,10 @@
 """Boxes by macOS's `sandbox-exec`: the profile text, and whether the program is there.
 
 Covered, as the profile says: everything is denied but reading the system and `spec.readonly`, writing workspace, home
-and a temporary folder, and TCP to the meter's port on localhost. Not covered: process visibility (the client sees other
-processes' names and may signal its own user's), observation of refused connections, memory. The profile is written and
-tested as text here; it has not been run on a Mac by these tests.
+and a temporary folder, TCP to the meter's port on localhost, and signals within the sandbox. Not covered: the system's
+own services (every Mach look-up is allowed, and a service may do for the client what it may not), names and sizes of
+any file (metadata is readable), names of other processes, observation of refused connections, memory. The profile is
+written and tested as text here; it has not been run on a Mac by these tests.
 Language: Apple's sandbox profile language (SBPL), as in the system's own profiles below /System/Library/Sandbox.
 """
 

@@ -144,9 +144,8 @@ def test_B33_context_is_that_of_one_slot(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_afterwards_process_and_port_are_gone(tiny: Path, tmp_path: Path) -> None:
-    with find("embedded").serve(backend(tiny), tmp_path, print) as served:
+    with embedded.EmbeddedEngine().serve(backend(tiny), tmp_path, print) as served:
         process, parts = served.process, urlsplit(served.base_url)
-        assert process is not None
         assert is_running(process)
     assert not is_running(process)
     with pytest.raises(ConnectionRefusedError):
@@ -155,10 +154,9 @@ def test_afterwards_process_and_port_are_gone(tiny: Path, tmp_path: Path) -> Non
 
 
 def test_it_goes_also_while_it_generates(tiny: Path, tmp_path: Path) -> None:
-    with find("embedded").serve(backend(tiny), tmp_path, print) as served, generating(served) as reply:
+    with embedded.EmbeddedEngine().serve(backend(tiny), tmp_path, print) as served, generating(served) as reply:
         next(reply.iter_lines())
         process = served.process
-        assert process is not None
     assert not is_running(process)
 
 
@@ -186,9 +184,8 @@ def test_the_child_dies_with_a_killed_parent(tiny: Path, tmp_path: Path) -> None
 
 
 def test_a_dead_server_gives_no_counters_and_a_sentence(tiny: Path, tmp_path: Path) -> None:
-    with find("embedded").serve(backend(tiny), tmp_path, print) as served:
+    with embedded.EmbeddedEngine().serve(backend(tiny), tmp_path, print) as served:
         with served.trial(TrialContext()) as box:
-            assert served.process is not None
             psutil.Process(served.process.pid).kill()
         assert box.result is None
         with pytest.raises(Refused, match="backend 'tiny': engine 'embedded': nothing listens"):

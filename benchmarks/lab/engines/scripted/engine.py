@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.lab.engines.base import ALL_DIALECTS, CounterBox, Say, ServerProcess, TrialContext, only_options
+import msgspec
+
+from benchmarks.lab.engines.base import ALL_DIALECTS, CounterBox, Say, TrialContext, only_options
 from benchmarks.lab.engines.scripted.scripts import BROKEN, SCRIPTS
 from benchmarks.lab.engines.scripted.server import ScriptedServer
 from benchmarks.lab.errors import UsageError
@@ -26,7 +28,6 @@ class ScriptedEndpoint:
 
     dialects: tuple[Dialect, ...] = ALL_DIALECTS
     api_key: str | None = None
-    process: ServerProcess | None = None
 
     def __init__(self, server: ScriptedServer, backend: Backend) -> None:
         self._server = server
@@ -50,7 +51,7 @@ class ScriptedEndpoint:
         check_script(self._backend.name, name)
         options: dict[str, Any] = {**self._backend.options, **context.options}
         box = CounterBox()
-        self._server.begin(name, SCRIPTS[name], _with_options(context, options), aside=name in BROKEN)
+        self._server.begin(name, SCRIPTS[name], msgspec.structs.replace(context, options=options), aside=name in BROKEN)
         try:
             yield box
         finally:
@@ -80,15 +81,3 @@ def check_script(backend: str, name: str) -> None:
     """Raise UsageError unless there is such a script."""
     if name not in SCRIPTS:
         raise UsageError(f"backend '{backend}': script '{name}' is unknown; there are: {', '.join(SCRIPTS)}")
-
-
-def _with_options(context: TrialContext, options: dict[str, Any]) -> TrialContext:
-    return TrialContext(
-        script=context.script,
-        solution=context.solution,
-        files=context.files,
-        workspace=context.workspace,
-        tests=context.tests,
-        nonce=context.nonce,
-        options=options,
-    )

@@ -14,6 +14,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.engines.scripted import textual, toolbox
 from benchmarks.lab.engines.scripted.talk import Call, Conversation, Reply, count_tokens
@@ -100,22 +102,24 @@ def nonce(asked: Conversation, context: TrialContext) -> Reply:
 def reasoning(asked: Conversation, context: TrialContext) -> Reply:
     """Solves; every reply begins with reasoning."""
     thought = "The body is gone and I know it, so I write it back. "
-    return _changed(solve(asked, context), reasoning=thought * 3)
+    return msgspec.structs.replace(solve(asked, context), reasoning=thought * 3)
 
 
 def no_usage(asked: Conversation, context: TrialContext) -> Reply:
     """Solves without ever telling token counts."""
-    return _changed(solve(asked, context), usage=False)
+    return msgspec.structs.replace(solve(asked, context), usage=False)
 
 
 def slow_prefill(asked: Conversation, context: TrialContext) -> Reply:
     """Solves; the first byte of every reply comes late (option `prefill_seconds`, 3)."""
-    return _changed(solve(asked, context), prefill_seconds=float(context.options.get("prefill_seconds", 3.0)))
+    return msgspec.structs.replace(
+        solve(asked, context), prefill_seconds=float(context.options.get("prefill_seconds", 3.0))
+    )
 
 
 def other_model(asked: Conversation, context: TrialContext) -> Reply:
     """Solves under another model's name."""
-    return _changed(solve(asked, context), model=OTHER_MODEL)
+    return msgspec.structs.replace(solve(asked, context), model=OTHER_MODEL)
 
 
 def clocked(asked: Conversation, context: TrialContext) -> Reply:
@@ -243,10 +247,6 @@ def _put(asked: Conversation, context: TrialContext, files: Mapping[str, bytes],
         return Reply(text=NO_TOOL)
     done = asked.results >= len(calls) or asked.turn > RESTARTS * (len(calls) + 1)
     return Reply(text=DONE) if done else Reply(calls=(calls[asked.results],))
-
-
-def _changed(reply: Reply, **fields: Any) -> Reply:
-    return Reply(**{**{name: getattr(reply, name) for name in reply.__struct_fields__}, **fields})
 
 
 def _problem(status: int, message: str, kind: str, **more: Any) -> Reply:

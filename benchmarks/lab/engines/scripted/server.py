@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import h11
+import msgspec
 
 from benchmarks.lab.engines.base import PATHS, TrialContext
 from benchmarks.lab.engines.scripted import chat, messages, responses, textual
@@ -320,7 +321,7 @@ class ScriptedServer:
         if playing.script is None:
             return _capped(Reply(text="No trial is under way."), conversation.cap)
         turn, playing.turns = playing.turns, playing.turns + int(is_turn)
-        counted = Conversation(**{**_fields(conversation), "turn": turn})
+        counted = msgspec.structs.replace(conversation, turn=turn)
         try:
             return _capped(playing.script(counted, playing.context), conversation.cap)
         except Exception as error:  # a broken script must be loud, and only the trial's thread can raise it
@@ -393,11 +394,7 @@ def _capped(reply: Reply, cap: int | None) -> Reply:
     if cap is None or reply.calls or reply.endless or count_tokens(reply.reasoning) + count_tokens(reply.text) <= cap:
         return reply
     kept = words(reply.text)[: max(0, cap - count_tokens(reply.reasoning))]
-    return Reply(**{**_fields(reply), "text": "".join(kept), "length": True})
-
-
-def _fields(record: Record) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
+    return msgspec.structs.replace(reply, text="".join(kept), length=True)
 
 
 def _error(code: int, message: str, kind: str) -> dict[str, Any]:
