@@ -30,7 +30,7 @@ from typing import Final
 import filelock
 import msgspec
 
-from benchmarks.lab import fsio, text
+from benchmarks.lab import fsio, proc, text
 from benchmarks.lab.errors import LabError, Refused
 from benchmarks.lab.model import Client, Record
 
@@ -99,17 +99,10 @@ def printed_version(client: Client, path: Sequence[Path]) -> str | None:
             return None
         env = {"PATH": folders, "HOME": home, "LANG": "C.UTF-8", "NO_COLOR": "1"}
         try:
-            done = subprocess.run(
-                [command, *client.version_argv[1:]],
-                env=env,
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_SLOWEST_START,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = proc.run_quiet([command, *client.version_argv[1:]], _SLOWEST_START, env=env, cwd=Path(home))
+        except LabError:
+            return None
+        if done.timed_out:
             return None
     found = _VERSION.search(done.stdout.decode(errors="replace"))
     return found.group() if found else None
@@ -382,8 +375,11 @@ def _copied(base: Path, real: Path, copy: Path) -> bool:
 
 def _starts(python: Path) -> bool:
     check = "import sys, ssl, ctypes, zlib; print(sys.prefix)"
-    done = subprocess.run([str(python), "-I", "-c", check], capture_output=True, text=True, check=False)
-    return done.returncode == 0 and Path(done.stdout.strip()) == python.parent.parent
+    try:
+        done = proc.run_quiet([python, "-I", "-c", check], _SLOWEST_START)
+    except LabError:
+        return False
+    return done.code == 0 and Path(os.fsdecode(done.stdout.strip())) == python.parent.parent
 
 
 # ---- commands ----

@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,11 +21,13 @@ from typing import Any, Final
 import psutil
 import yaml
 
-from benchmarks.lab.errors import UsageError
+from benchmarks.lab import proc
+from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
 
 GIB: Final = 1 << 30
+TOOL_SECONDS: Final = 5.0
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 # What makers leave in the field when they did not fill it in.
 _NO_MODEL: Final = frozenset({"", "none", "default string", "to be filled by o.e.m.", "system product name", "unknown"})
@@ -64,10 +65,10 @@ Run = Callable[[tuple[str, ...]], str | None]
 def run_tool(argv: tuple[str, ...]) -> str | None:
     """Standard output of a small system tool, None if it is missing or fails."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        done = proc.run_quiet(argv, TOOL_SECONDS)
+        return done.stdout.decode() if done.code == 0 else None
+    except (LabError, UnicodeDecodeError):
         return None
-    return done.stdout
 
 
 # ---- identity ----

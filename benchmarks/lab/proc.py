@@ -276,9 +276,9 @@ def run_quiet(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
-    limit: int = 1 << 20,
+    limit: int | None = 1 << 20,
 ) -> Finished:
-    """Run a tool to its end without a terminal, keeping at most `limit` bytes of each stream.
+    """Run a tool to its end without a terminal, keeping at most `limit` bytes of each stream (None: all).
 
     After `timeout` seconds its whole tree is killed. A daemon it leaves cannot hold this call up: the output goes to
     unnamed files. Raises LabError if the program cannot be started. The exit code is the caller's business.
@@ -307,8 +307,8 @@ def run_quiet(
         return Finished(
             code=process.returncode if process.returncode >= 0 else None,
             signal=-process.returncode if process.returncode < 0 else None,
-            stdout=out.read(limit),
-            stderr=err.read(limit),
+            stdout=out.read(limit if limit is not None else -1),
+            stderr=err.read(limit if limit is not None else -1),
             timed_out=timed_out,
             seconds=time.monotonic() - begun,
         )

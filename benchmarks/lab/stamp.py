@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 import psutil
 
 from benchmarks.lab import machine as machines
+from benchmarks.lab import proc
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.model import Backend, EngineFacts, Record
@@ -289,18 +289,10 @@ def _git(root: Path, *arguments: str) -> str | None:
     # Another user's clone is "dubious" to git; we run its code anyway, and only read here.
     argv = ("git", "--no-optional-locks", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", *arguments)
     try:
-        done = subprocess.run(
-            argv,
-            cwd=root,
-            env={**environment, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = proc.run_quiet(argv, GIT_SECONDS, cwd=root, env={**environment, "LC_ALL": "C"}, limit=None)
+    except LabError:
         return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+    return os.fsdecode(done.stdout) if done.code == 0 else None
 
 
 def _walk(root: Path) -> list[str]:

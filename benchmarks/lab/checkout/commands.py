@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.lab import proc
 from benchmarks.lab.errors import LabError, Refused
 from benchmarks.lab.text import shorten
 
@@ -35,26 +35,19 @@ def run(
     stdin: bytes = b"",
     timeout: float = 600,
 ) -> bytes:
-    """Run a tool with `env` added to ours and return its stdout; CommandFailed with its own last words otherwise."""
+    """Run a tool with `env` added to ours and return its whole stdout; CommandFailed with its last words otherwise."""
     words = [str(word) for word in argv]
     inherited = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
     try:
-        done = subprocess.run(
-            words,
-            cwd=cwd,
-            env={**inherited, **(env or {})},
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as failure:
+        done = proc.run_quiet(words, timeout, cwd=cwd, env={**inherited, **(env or {})}, stdin=stdin, limit=None)
+    except LabError as failure:
         raise CommandFailed(words, str(failure)) from failure
-    if done.returncode:
+    if done.timed_out:
+        raise CommandFailed(words, f"it took longer than {timeout:.0f} s and was ended")
+    if done.code != 0:
         said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        raise CommandFailed(
-            words, shorten(" ".join(line.strip() for line in said[-3:]) or f"exit {done.returncode}", 400)
-        )
+        ended = f"signal {done.signal}" if done.code is None else f"exit {done.code}"
+        raise CommandFailed(words, shorten(" ".join(line.strip() for line in said[-3:]) or ended, 400))
     return done.stdout
 
 
