@@ -395,7 +395,7 @@ def _leave_out_leaks(
         trees = [
             checkout.prepare(one.target, one.task, one.environment, work / name) for name, one in assignments.items()
         ]
-        found = checkout.leak_scan_all(trees, exposed, paths.cache_dir(), sandbox.hidden(bench.plan.isolation))
+        found = checkout.leak_scan(trees, exposed, paths.cache_dir(), sandbox.hidden(bench.plan.isolation))
     for task, leaks in found.items():
         if leaks:
             left_out[task] = f"its answer can be read in the sandbox: {leaks[0].path} ({leaks[0].evidence})"

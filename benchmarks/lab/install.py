@@ -318,7 +318,7 @@ def _pip(client: Client, staging: Path, root: Path, say: Say) -> list[str]:
 
     `staging` becomes `root` afterwards, and the environment is told so.
     """
-    uv = os.environ.get("UV") or shutil.which("uv")
+    uv = proc.uv()
     if uv is None:
         raise Refused(f"client {client.name}: the program uv is not on PATH; install uv to install this client.")
     wanted = client.install.python or ">=3.10"

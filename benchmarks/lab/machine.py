@@ -21,7 +21,7 @@ from typing import Any, Final
 import psutil
 import yaml
 
-from benchmarks.lab import proc
+from benchmarks.lab import fsio, proc
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
@@ -245,9 +245,7 @@ def record(machine: Machine, hardware: Path | None = None) -> Path:
     )
     if _read(path) != text.strip():
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"machine.yaml.{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        fsio.write_atomic(path, text)
     return path
 
 

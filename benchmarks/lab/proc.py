@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,6 +268,11 @@ def start_long_lived(argv: Sequence[str], **options: Any) -> subprocess.Popen[by
     outlive the calling thread must be forked elsewhere.
     """
     return _starter().submit(lambda: subprocess.Popen(list(argv), **options)).result()
+
+
+def uv() -> str | None:
+    """Path of uv: what `uv run` says in UV, else the one on PATH; None if there is none."""
+    return os.environ.get("UV") or shutil.which("uv")
 
 
 def run_quiet(

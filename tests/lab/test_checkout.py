@@ -12,7 +12,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -392,9 +392,15 @@ def test_imports_must_resolve_in_the_workspace_and_not_in_the_environment(
 # ---- leaks ----
 
 
+def leaks_of(
+    prepared: Checkout, places: list[Path], cache: Path, hidden: Sequence[Path] = ()
+) -> tuple[checkout.Leak, ...]:
+    return checkout.leak_scan([prepared], places, cache, hidden)[prepared.task.id]
+
+
 def scan(prepared: Checkout, place: Path, cache: Path) -> list[str]:
     leaks.fingerprint.cache_clear()  # as in a process of its own
-    return [leak.path for leak in checkout.leak_scan(prepared, [place], cache)]
+    return [leak.path for leak in leaks_of(prepared, [place], cache)]
 
 
 @pytest.fixture
@@ -440,8 +446,8 @@ def test_an_answer_across_the_blocks_that_are_read_is_found(
 def test_folders_that_are_hidden_inside_are_left_out(prepared: Checkout, exposed: Path, cache: Path) -> None:
     (exposed / "site-packages").mkdir()
     (exposed / "site-packages/parcel.py").write_text(MODULE)
-    assert checkout.leak_scan(prepared, [exposed], cache, hidden=[exposed / "site-packages"]) == ()
-    assert len(checkout.leak_scan(prepared, [exposed], cache)) == 1
+    assert leaks_of(prepared, [exposed], cache, hidden=[exposed / "site-packages"]) == ()
+    assert len(leaks_of(prepared, [exposed], cache)) == 1
 
 
 def test_one_ordinary_line_is_no_leak(prepared: Checkout, exposed: Path, cache: Path) -> None:
@@ -466,7 +472,7 @@ def test_a_copy_inside_the_target_itself_is_a_leak(repository: Path, tmp_path: P
     git(repository, "add", "-A", "-f")
     git(repository, "commit", "-q", "-m", "built")
     made = checkout.prepare(target_at(repository), TASK, ENVIRONMENT, tmp_path / "w")
-    assert [leak.path for leak in checkout.leak_scan(made, [], cache)] == ["build/rates.py"]
+    assert [leak.path for leak in leaks_of(made, [], cache)] == ["build/rates.py"]
 
 
 def test_unreadable_and_odd_files_do_not_end_the_scan(prepared: Checkout, exposed: Path, cache: Path) -> None:

@@ -5,7 +5,7 @@ commit, prompt · leaks: is the answer readable anywhere · patch: what the agen
 """
 
 from benchmarks.lab.checkout.environment import environment
-from benchmarks.lab.checkout.leaks import Leak, leak_scan, leak_scan_all
+from benchmarks.lab.checkout.leaks import Leak, leak_scan
 from benchmarks.lab.checkout.patch import collect
 from benchmarks.lab.checkout.sources import export, fetch, source_state
 from benchmarks.lab.checkout.workspace import commit_all, copy_excised, prepare
@@ -19,7 +19,6 @@ __all__ = [
     "export",
     "fetch",
     "leak_scan",
-    "leak_scan_all",
     "prepare",
     "source_state",
 ]

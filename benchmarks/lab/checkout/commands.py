@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -60,8 +59,8 @@ def git(
 
 
 def uv_program() -> str:
-    """Path of uv: what `uv run` says in UV, else the one on PATH."""
-    found = os.environ.get("UV") or shutil.which("uv")
-    if not found:
+    """Path of uv; Refused with the cure if there is none."""
+    found = proc.uv()
+    if found is None:
         raise Refused("uv is not on PATH; start the program by `uv run` or install uv")
     return found

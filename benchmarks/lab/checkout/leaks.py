@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from benchmarks.lab.checkout.workspace import excised_tree
 from benchmarks.lab.excise import candidate_lines, distinctive_lines
+from benchmarks.lab.fsio import write_atomic
 from benchmarks.lab.model import Checkout, Record
 
 _FORMAT: Final = 1  # raise it when the scan would find something else in the same bytes
@@ -72,20 +73,14 @@ class Needles(Record, frozen=True, kw_only=True):
 
 
 def leak_scan(
-    checkout: Checkout, exposed: Sequence[Path], cache: Path, hidden: Sequence[Path] = ()
-) -> tuple[Leak, ...]:
-    """Return the places below `exposed` and in the workspace where the removed bodies of one task can be read.
-
-    `hidden` are folders below `exposed` that look empty from inside. A tree is looked at once per process for changes
-    since it was last scanned: what is exposed is read-only.
-    """
-    return leak_scan_all([checkout], exposed, cache, hidden)[checkout.task.id]
-
-
-def leak_scan_all(
     checkouts: Sequence[Checkout], exposed: Sequence[Path], cache: Path, hidden: Sequence[Path] = ()
 ) -> dict[str, tuple[Leak, ...]]:
-    """The same for many tasks in one pass over `exposed`: task id -> leaks. The cost is one reading, for any number."""
+    """Task id -> places below `exposed` and in its own tree where its removed bodies can be read.
+
+    `hidden` are folders below `exposed` that look empty from inside. All tasks are looked for in one reading, so the
+    cost does not grow with them. A tree is looked at once per process for changes since it was last scanned: what is
+    exposed is read-only.
+    """
     unseen = frozenset(str(path.resolve()) for path in hidden)
     found: dict[str, list[Leak]] = {checkout.task.id: list(_own_tree(checkout)) for checkout in checkouts}
     needles = tuple(needles_of(checkout) for checkout in checkouts)
@@ -190,9 +185,8 @@ def _scan_kept(needles: Sequence[Needles], root: Path, cache: Path, hidden: froz
         found = scan(new, root, hidden)
         for one in new:
             places[one.task].parent.mkdir(parents=True, exist_ok=True)
-            part = places[one.task].with_suffix(f".{os.getpid()}")
-            part.write_bytes(msgspec.json.encode([leak for leak in found if leak.task == one.task]))
-            part.replace(places[one.task])
+            own = [leak for leak in found if leak.task == one.task]
+            write_atomic(places[one.task], msgspec.json.encode(own))
     return [leak for place in places.values() for leak in msgspec.json.decode(place.read_bytes(), type=list[Leak])]
 
 

@@ -30,6 +30,7 @@ import httpx
 
 from benchmarks.lab.checkout.commands import CommandFailed, git, run, uv_program
 from benchmarks.lab.errors import LabError, UsageError
+from benchmarks.lab.fsio import write_atomic
 from benchmarks.lab.model import Source, Target
 
 Say = Callable[[str], None]
@@ -78,7 +79,7 @@ def _fetch_pypi(source: Source, cache: Path, say: Say) -> Path:
         raise UsageError(
             f"source.sha256: the sdist of {pin} has {found}, not {source.sha256}; check the pin before use"
         )
-    _write(kept, content)
+    write_atomic(kept, content)
     return kept
 
 
@@ -193,7 +194,7 @@ def _export_fresh(target: Target, place: Path, cache: Path, say: Say) -> None:
     else:
         for mode, name, content in _blobs(fetched, str(target.source.commit)):
             _lay(tree, mode, name, content)
-    _write(place / "digest", tree_digest(tree).encode())
+    write_atomic(place / "digest", tree_digest(tree))
 
 
 def _unpack(archive: Path, tree: Path) -> None:
@@ -258,12 +259,6 @@ def _digest(content: bytes) -> str:
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(path)
 
 
 _FETCH: Final[dict[str, Callable[[Source, Path, Say], Path]]] = {
