@@ -3,7 +3,7 @@
     uv run scripts/admit.py [TASK ...] [--runs 3] [--refresh] [--isolation none]
 
 Without --refresh it only says whether the tasks, as they stand, are admissible. With it the list `fail_to_pass` (the
-last field of a task's file) and measured.json are written anew. Exit 0: all admissible, 3: some are not.
+last field of a task's file) and measured.json are written anew. Exit codes: 0 all admissible, 2 usage, 3 some are not.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import msgspec
 import yaml
 
 from benchmarks.lab import checkout, sandbox
-from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, LabError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, LabError, UsageError
 from benchmarks.lab.fsio import remove_tree, write_atomic
 from benchmarks.lab.judge import Admission, ControlPair, admit, controls
 from benchmarks.lab.model import Isolation, Task
 from benchmarks.lab.paths import cache_dir, checkout_root
 from benchmarks.lab.tasks import Measured, Suite, load_suite
+from benchmarks.lab.text import suggest
 
 ROOT = checkout_root() / "benchmarks" / "agent" / "tasks"
 
@@ -33,19 +34,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, report."""
     parser = argparse.ArgumentParser(description="Admit tasks by repeating their controls.")
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="task ids (default: all of the suite)")
-    parser.add_argument("--runs", type=int, default=3, help="how often each control runs (default 3)")
+    parser.add_argument("--runs", type=_runs, default=3, help="how often each control runs (default 3)")
     parser.add_argument("--refresh", action="store_true", help="write fail_to_pass and measured.json")
     parser.add_argument("--isolation", choices=["bwrap", "seatbelt", "none"], help="default: the best there is")
     args = parser.parse_args(argv)
     try:
         suite = load_suite(ROOT)
-        isolation = sandbox.choose(args.isolation)
         names = args.tasks or list(suite.tasks)
+        for name in names:
+            if name not in suite.tasks:
+                raise UsageError(f"suite {suite.name} has no task {name}{suggest(name, suite.tasks)}")
+        isolation = sandbox.choose(args.isolation)
         codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
     except LabError as problem:
-        print(problem, file=sys.stderr)
+        print(f"admit.py: {problem}", file=sys.stderr)
         return problem.exit_code
     return max(codes, default=EXIT_DONE)
+
+
+def _runs(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs; give a whole number from 1")
+    return int(text)
 
 
 def _admit(suite: Suite, name: str, runs: int, isolation: Isolation, *, refresh: bool) -> int:
@@ -54,33 +64,30 @@ def _admit(suite: Suite, name: str, runs: int, isolation: Isolation, *, refresh:
     environment = checkout.environment(target, cache_dir(), print)
     work = Path(tempfile.mkdtemp(prefix="admit-"))
 
-    def pair() -> ControlPair:
-        folder = Path(tempfile.mkdtemp(dir=work))
-        return controls(target, wanted, environment, folder, isolation)
+    def pair(of: Task) -> ControlPair:
+        return controls(target, of, environment, Path(tempfile.mkdtemp(dir=work)), isolation)
 
-    wanted = task
     try:
-        if refresh:
-            first = admit(pair, 1)
-            wanted = msgspec.structs.replace(task, fail_to_pass=first.flipping or task.fail_to_pass)
-        admission = admit(pair, runs)
+        flipping = admit(lambda: pair(task), 1).flipping if refresh else ()
+        wanted = msgspec.structs.replace(task, fail_to_pass=flipping or task.fail_to_pass)
+        admission = admit(lambda: pair(wanted), runs)
         removed = checkout.prepare(target, task, environment, work / "workspace").removed_lines
     finally:
         remove_tree(work)
     if refresh and admission.admissible:
-        _write(wanted, admission, removed, runs)
+        _write(suite.name, wanted, admission, removed, runs)
     gold, excised = max(admission.gold_seconds), max(admission.excised_seconds)
     said = admission.why or "admissible"
     print(f"{name}: {said} ({len(wanted.fail_to_pass)} flip, gold {gold:.1f} s, excised {excised:.1f} s)", flush=True)
     return EXIT_DONE if admission.admissible else EXIT_REFUSED
 
 
-def _write(task: Task, admission: Admission, removed: int, runs: int) -> None:
-    file = ROOT / "core-1" / f"{task.id}.yaml"
+def _write(suite_name: str, task: Task, admission: Admission, removed: int, runs: int) -> None:
+    file = ROOT / suite_name / f"{task.id}.yaml"
     head, _, _ = file.read_text(encoding="utf-8").partition("fail_to_pass:")
     tests = yaml.safe_dump(list(task.fail_to_pass), allow_unicode=True, width=10_000)
     write_atomic(file, f"{head}fail_to_pass:\n{''.join(f'  {line}' for line in tests.splitlines(keepends=True))}")
-    suite = load_suite(ROOT)
+    suite = load_suite(ROOT, suite_name)
     measured = {
         **{name: value for name, value in suite.measured.items() if name in suite.tasks},
         task.id: Measured(

@@ -2,7 +2,7 @@
 
     uv run scripts/ledger.py list --kind trial --client codex      rows, newest last
     uv run scripts/ledger.py show 01m8q37                          one row with its stamp; ids may be shortened
-    uv run scripts/ledger.py retract --client codex --client-version 0.171.0 --reason "..." --document docs/log.md
+    uv run scripts/ledger.py retract --client codex --client-version 0.171.0 --reason "..." --document docs/findings.md
     uv run scripts/ledger.py check                                 torn lines, doubled ids, missing stamps
     uv run scripts/ledger.py clean                                 evidence older than `evidence_days` of the lab file
     uv run scripts/ledger.py fields                                the tables of docs/ledger.md

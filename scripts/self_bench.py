@@ -26,11 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import psutil
 
-from benchmarks.lab.errors import Refused
+from benchmarks.lab.errors import EXIT_DONE, LabError, Refused
 from benchmarks.lab.meter import Meter, MeterTrial, Upstream
 from benchmarks.lab.model import Isolation
 from benchmarks.lab.sandbox import SandboxSpec, choose, open_box
@@ -98,14 +96,15 @@ class Bench:
             command = [str(python), str(PEERS), "load", str(box.port), str(amount), path]
             out, err = root / "out" / "stdout", root / "out" / "stderr"
             running = box.start(command, box.base_env(), None, out, err, 64 << 20)
-            assert running.listener is not None
+            if running.listener is None:
+                raise Refused("the sandbox opened no listener for the meter; use --loopback")
             trial = self.meter.open_trial("self-bench", running.listener)
             while running.poll() is None:
                 running.wait(60)
             running.end(1.0)
             trial.close()
             if not out.stat().st_size:
-                raise SystemExit(f"the load generator failed in the sandbox: {err.read_text()[-500:]}")
+                raise Refused(f"the load generator failed in the sandbox: {err.read_text()[-500:]}")
             return json.loads(out.read_text()), trial
 
     def _on_loopback(self, amount: int, path: str) -> tuple[dict[str, Any], MeterTrial]:
@@ -203,20 +202,16 @@ def instant_engine() -> Iterator[int]:
     """The stand-in engine in a process of its own; its port."""
     command = [sys.executable, str(PEERS), "engine"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
+        if process.stdin is None or process.stdout is None:
+            raise TypeError("both were asked for as pipes")
+        with process.stdin:  # its end is the engine's end
             yield int(process.stdout.readline())
-        finally:
-            process.stdin.close()
 
 
 def ms(seconds: Sequence[float], percentile: int) -> float:
     """A percentile in milliseconds."""
     return round(statistics.quantiles(seconds, n=100, method="inclusive")[percentile - 1] * 1000, 4)
 
-
-# ---- the sections: name -> figures ----
 
 # ---- the programs ----
 
@@ -268,6 +263,8 @@ def _until_first_trial(argv: Sequence[str]) -> tuple[float, float]:
     return first, suite
 
 
+# ---- the sections: name -> figures ----
+
 SECTIONS: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
     "help": help_figures,
     "trial": trial_figures,
@@ -285,10 +282,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in args.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"there is no section {unknown[0]!r}; use {', '.join(SECTIONS)}")
-    for name in args.sections or SECTIONS:
-        for line in SECTIONS[name](args):
-            print(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **line}), flush=True)
-    return 0
+    try:
+        for name in args.sections or SECTIONS:
+            for line in SECTIONS[name](args):
+                print(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **line}), flush=True)
+    except LabError as problem:
+        print(f"self_bench.py: {problem}", file=sys.stderr)
+        return problem.exit_code
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ TOKEN = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "b
 USAGE = {"prompt_tokens": 9000, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8000}}
 PROMPT_BYTES = 30_000  # what OpenCode's first request weighs
 PIECE = 64 << 10
-GIGABYTE_PATH = "/v1/chat/completions?gigabyte"
 STREAM_PATH = "/v1/chat/completions?tokens"
 CHAT_PATH = "/v1/chat/completions"
 CLOCKED_PATH = "/v1/chat/completions?clocked"

@@ -19,8 +19,8 @@ from benchmarks.lab.ledger import Effective, Row
 from benchmarks.lab.model import Purpose, Record
 from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
 
-# Stamp keys in which two cells may differ and still stand side by side: they are what a cell *is*. In every other key
-# of a series (prompt, isolation, measurement version, machine and its system) the cells of one section agree.
+# Stamp keys in which two cells may differ and still stand side by side: they are what a cell *is*. In every other
+# "cell" key of a series (isolation, measurement version, machine and its system) the cells of one section agree.
 CELL_OWN: Final = frozenset({
     "purpose", "engine", "engine_version", "engine_flags", "engine_host", "restart", "model", "model_digest",
     "quantization", "context", "sampler", "sampler_set_by", "max_tokens", "reasoning_effort", "rewrite", "slots",
@@ -49,7 +49,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """One cell in one series. `letter` names it within a page; `values` are those of its newest stamp."""
+    """One cell in one series. `letter` names it within a page."""
 
     letter: str
     backend: str

@@ -46,7 +46,7 @@ def section_blocks(section: Section, found: Figures) -> list[Block]:
         _cells(section),
         *_matrices(section, found),
         _targets(section, found),
-        *_pairs(section, found),
+        *_pairs(found),
         *_causes(section, found),
     ]
 
@@ -66,13 +66,9 @@ def _intro(section: Section, found: Figures) -> str:
             f"{which}: at most three counted trials of each task, a screening run: it shows what to measure and "
             "decides little."
         )
-    shared = {name: section.shared.get(name) for name in ("isolation", "measurement_version", "prompt_digest", "os")}
-    facts = ", ".join(f"{name.replace('_', ' ')} {_fact(name, value)}" for name, value in shared.items())
+    shared = {name: words.known(section.shared[name]) for name in ("isolation", "measurement_version", "os")}
+    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shared.items())
     return " ".join((*said, f"Common to all cells of this section: {facts}."))
-
-
-def _fact(name: str, value: object) -> str:
-    return words.short(value) if name.endswith("digest") else words.known(value)
 
 
 # ---- what the tables are of ----
@@ -245,7 +241,7 @@ def _unlike_tasks(section: Section, found: Figures) -> tuple[str, ...]:
     return ("The cells have not run the same tasks: their rates do not compare; the tables per task do.",)
 
 
-def _pairs(section: Section, found: Figures) -> list[Block]:
+def _pairs(found: Figures) -> list[Block]:
     if not found.comparisons:
         return []
     how = (
