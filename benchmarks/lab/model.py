@@ -53,7 +53,7 @@ VoidReason = Literal[
 ]
 Who = Literal["model", "client", "engine", "backend"]
 Order = Literal["interleaved", "blocked"]
-EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt", "harness"]
+EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt"]
 SuiteEnd = Literal["suite", "wall", "memory", "crash"]
 ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
 ClientErrorKind = Literal["context", "loop", "provider", "connection", "permission", "sandbox", "format", "other"]

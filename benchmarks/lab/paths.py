@@ -1,4 +1,7 @@
-"""Where things live: the cache (can be rebuilt), the state (evidence, locks), and the checkout itself."""
+"""Where things live: the cache (can be rebuilt), the state (evidence, work folders, logs), and the checkout itself.
+
+It makes the folders it names and nothing in them. The machine's lock lies elsewhere, see `lock`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Folder for evidence and locks; it holds private code (LOCAL_LAB_STATE overrides)."""
+    """Folder for evidence, work folders and logs of engines (LOCAL_LAB_STATE overrides).
+
+    It holds private code, so if it is ours nobody else may enter.
+    """
     folder = _folder("LOCAL_LAB_STATE", platformdirs.user_state_path(APP))
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o700)

@@ -253,7 +253,7 @@ NESTED: Final[Mapping[type[Record], Mapping[str, tuple[str, str]]]] = {
     ExitStatus: {
         "code": ("", "exit code; it decides nothing"),
         "signal": ("", "signal that ended it"),
-        "ended_by": ("", "who ended it: the client itself, a budget, a person, the harness"),
+        "ended_by": ("", "who ended it: the client itself, a budget, a person"),
     },
     EgressAttempt: {
         "kind": ("", "tcp, udp or dns"),
