@@ -1,4 +1,7 @@
-"""What a person sees while a batch runs: stamped lines, and on a terminal a live line for the trial under way."""
+"""What a person sees while a batch runs: stamped lines, and on a terminal a live line for the trial under way.
+
+It measures nothing and decides nothing; tables and pages are `lab/report`'s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From flags and the lab file to one frozen plan, its rehearsal, and its estimate."""
+"""From flags and the lab file to one frozen plan, its rehearsal, and its estimate.
+
+It runs no trial and writes no row (`lab/batch` does) and reads no command line (the programs do).
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The library all programs share: it imports no program and prints nothing (tests/lab/test_layers.py)."""
+"""The library all programs share: it imports no program and prints nothing (tests/test_layers.py)."""

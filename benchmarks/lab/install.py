@@ -245,7 +245,7 @@ def _npm(client: Client, staging: Path, say: Say) -> list[str]:
         shutil.copy(file, staging)
     node, npm = npm_command()
     flags = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
-    env = {**os.environ, "PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', _SYSTEM_PATH)}"}
+    env = {**proc.downloading(), "PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', _SYSTEM_PATH)}"}
     _run(client, [str(node), str(npm), "ci", *flags], staging, env, say=say)
     folder = _starting_folder(client, staging, node)
     package = _package(folder, staging)
@@ -324,11 +324,18 @@ def _pip(client: Client, staging: Path, root: Path, say: Say) -> list[str]:
     wanted = client.install.python or ">=3.10"
     python = staging / "venv" / "bin" / "python"
     cure = f"it needs a Python {wanted}; install one (`uv python install 3.12`) and run again"
-    _run(client, [uv, "venv", "--no-project", "--python", wanted, "venv"], staging, os.environ, say=say, cure=cure)
+    _run(
+        client,
+        [uv, "venv", "--no-project", "--python", wanted, "venv"],
+        staging,
+        proc.downloading(),
+        say=say,
+        cure=cure,
+    )
     shown = ["venv", *_own_interpreter(staging, python)]
     requirements = str(_lock_folder(client) / "requirements.txt")
     exact = ("--no-deps", "--only-binary", ":all:", "--compile-bytecode", "--python", str(python))
-    _run(client, [uv, "pip", "install", *exact, "-r", requirements], staging, os.environ, say=say)
+    _run(client, [uv, "pip", "install", *exact, "-r", requirements], staging, proc.downloading(), say=say)
     command = staging / _BIN / client.version_argv[0]
     command.write_text(_WRAPPER.format(bin=client.install.bin, command=command.name), encoding="utf-8")
     command.chmod(0o755)

@@ -270,6 +270,14 @@ def start_long_lived(argv: Sequence[str], **options: Any) -> subprocess.Popen[by
     return _starter().submit(lambda: subprocess.Popen(list(argv), **options)).result()
 
 
+def downloading() -> dict[str, str]:
+    """The environment for tools that download: ours, and the system's certificates are trusted unless it says other.
+
+    Companies put the certificates of their proxies and mirrors into the system's store, which uv and node leave unread.
+    """
+    return {"UV_SYSTEM_CERTS": "1", "NODE_USE_SYSTEM_CA": "1", **os.environ}
+
+
 def uv() -> str | None:
     """Path of uv: what `uv run` says in UV, else the one on PATH; None if there is none."""
     return os.environ.get("UV") or shutil.which("uv")

@@ -96,7 +96,7 @@ def test_children_are_found_without_the_kernels_lists_too(monkeypatch: pytest.Mo
     with started("sleep 1000 & sleep 1000") as process:
         until(lambda: len(proc.ProcessTree(process.pid).members()) == 3)
         threading.Thread(target=process.wait).start()
-        proc.end_tree(proc.ProcessTree(process.pid), 0)
+        assert len(proc.end_tree(proc.ProcessTree(process.pid), 0)) == 3
 
 
 def test_what_only_waits_to_be_reaped_is_no_member() -> None:

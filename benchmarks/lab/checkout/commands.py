@@ -1,4 +1,7 @@
-"""Running git and uv for the checkout room: quiet, bounded in time, their failures told in one sentence."""
+"""Running git and uv for the checkout room: quiet, bounded in time, their failures told in one sentence.
+
+It knows no target and no task; how a tool is run and ended is `proc`'s.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def run(
 ) -> bytes:
     """Run a tool with `env` added to ours and return its whole stdout; CommandFailed with its last words otherwise."""
     words = [str(word) for word in argv]
-    inherited = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    inherited = {name: value for name, value in proc.downloading().items() if name not in _REPOSITORY_VARIABLES}
     try:
         done = proc.run_quiet(words, timeout, cwd=cwd, env={**inherited, **(env or {})}, stdin=stdin, limit=None)
     except LabError as failure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -60,6 +60,15 @@ class Events:
     def notes(self) -> tuple[str, ...]:
         """One note saying how many lines were skipped, or none."""
         return (f"{self.garbage} lines of its output are not JSON objects",) if self.garbage else ()
+
+
+def report_of(artifacts: Artifacts, take: Callable[[ClientReport, Event], ClientReport]) -> ClientReport:
+    """What the events on stdout come to, each taken into the report in its turn, with a note on lines that are none."""
+    events = Events(artifacts.stdout())
+    report = ClientReport()
+    for event in events:
+        report = take(report, event)
+    return noted(report, *events.notes())
 
 
 def at(value: object, *path: str | int) -> Any:

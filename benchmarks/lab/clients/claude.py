@@ -65,11 +65,7 @@ def _environment(spec: LaunchSpec) -> dict[str, str]:
 
 def read(artifacts: Artifacts) -> ClientReport:
     """What the events say; tokens from the closing `result` only, since those before it are placeholders."""
-    events = transcript.Events(artifacts.stdout())
-    report = ClientReport()
-    for event in events:
-        report = _take(report, event)
-    return transcript.last_words(transcript.noted(report, *events.notes()), artifacts)
+    return transcript.last_words(transcript.report_of(artifacts, _take), artifacts)
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:

@@ -72,14 +72,10 @@ def _assignments(table: dict[str, object]) -> str:
 
 def read(artifacts: Artifacts) -> ClientReport:
     """What the events say; the number of model calls is not among it, so `turns` stays unknown."""
-    events = transcript.Events(artifacts.stdout())
-    report = ClientReport()
-    for event in events:
-        report = _take(report, event)
+    report = transcript.report_of(artifacts, _take)
     if report.session_id is not None:
         none = ClientReport(tool_calls=0, tool_errors=0, retries=0)
         report = transcript.filled(report, none)
-    report = transcript.noted(report, *events.notes())
     for line in artifacts.stderr():
         if _HELPER_REFUSED in line:
             report = transcript.noted(report, "CODEX_HOME is under a temporary folder: it runs without its helpers")

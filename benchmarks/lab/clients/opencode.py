@@ -75,11 +75,7 @@ def _config(spec: LaunchSpec) -> dict[str, Any]:
 
 def read(artifacts: Artifacts) -> ClientReport:
     """What the events say; a run has no closing event but the `step_finish` whose reason is `stop`."""
-    events = transcript.Events(artifacts.stdout())
-    report = ClientReport()
-    for event in events:
-        report = _take(report, event)
-    return transcript.last_words(transcript.noted(report, *events.notes()), artifacts)
+    return transcript.last_words(transcript.report_of(artifacts, _take), artifacts)
 
 
 def _take(report: ClientReport, event: transcript.Event) -> ClientReport:

@@ -53,11 +53,7 @@ def launch(spec: LaunchSpec, plan: Mapping[str, Any]) -> Launch:
 
 def read(artifacts: Artifacts) -> ClientReport:
     """What its events say."""
-    events = transcript.Events(artifacts.stdout())
-    report = ClientReport()
-    for event in events:
-        report = _take(report, event)
-    return transcript.noted(report, *events.notes())
+    return transcript.report_of(artifacts, _take)
 
 
 @functools.cache

@@ -1,4 +1,8 @@
-"""What kind of trouble an engine's error text means: texts as seen in llama.cpp, Ollama, vLLM and public threads."""
+"""What kind of trouble an engine's error text means: texts as seen in llama.cpp, Ollama, vLLM and public threads.
+
+It rules on nothing: what a kind means for a trial is `findings`' and `verdict`'s. Clients' own words are read by
+their adapters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A request's prompt as ordered pieces (JSON path, text), so that two requests can be compared piece by piece."""
+"""A request's prompt as ordered pieces (JSON path, text), so that two requests can be compared piece by piece.
+
+The order of the pieces is each dialect's; how a template renders them is not known here.
+"""
 
 from __future__ import annotations
 

@@ -111,12 +111,12 @@ class EmbeddedEngine:
         state.mkdir(parents=True, exist_ok=True)
         log = state / f"engine-{backend.name}.log"
         limit = float(backend.options.get("ready_seconds", LOAD_SECONDS))
-        say(f"engine {backend.name}: loading {model_file.name}, log in {log}")
+        say(f"backend {backend.name}: loading {model_file.name}, log in {log}")
         with _child(log) as child:
             server = _loaded(child, backend, model_file, log, limit)
             asked = backend.model or model_file.stem
             ready = ask.wait_ready(server, asked, "openai-chat", limit, lambda: child.poll() is None)
-            say(f"engine {backend.name}: {_ready_sentence(ready)}")
+            say(f"backend {backend.name}: {_ready_sentence(ready)}")
             process = process_of(child.pid)
             if process is None:
                 raise Refused(f"backend '{backend.name}': the server ended after it was ready; see {log}")

@@ -88,7 +88,7 @@ class OpenAIEngine:
         only_options(backend, OPTIONS)
         server = server_of(backend)
         limit = float(backend.options.get("ready_seconds", READY_SECONDS))
-        say(f"engine {backend.name}: asking {server.base_url}")
+        say(f"backend {backend.name}: asking {server.base_url}")
         model = choose_model(backend, server)
         declared = declared_dialects(backend)
         ready = ask.wait_ready(server, model, declared[0] if declared else "openai-chat", limit, lambda: True)
@@ -96,7 +96,7 @@ class OpenAIEngine:
         dialects = declared or ask.speaks(server, model, DIALECT_SECONDS)
         if not dialects:
             raise UsageError(f"{server.who}: {server.base_url} speaks no known dialect; name one in option dialects")
-        say(f"engine {backend.name}: {model} answers after {ready.completion_seconds:.1f} s in {', '.join(dialects)}")
+        say(f"backend {backend.name}: {model} answers after {ready.completion_seconds:.1f} s in {', '.join(dialects)}")
         yield AttachedEndpoint(server, backend, model, dialects, read_facts(server, model))
 
 

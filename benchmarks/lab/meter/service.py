@@ -1,4 +1,7 @@
-"""The meter as a service: one thread with one event loop, any number of trials one after another or side by side."""
+"""The meter as a service: one thread with one event loop, any number of trials one after another or side by side.
+
+It starts and ends things; bytes are carried by `relay` and recorded by `trial`.
+"""
 
 from __future__ import annotations
 

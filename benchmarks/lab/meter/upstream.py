@@ -1,4 +1,7 @@
-"""The engine's side: where it is, how a request is addressed to it, and the connections kept open to it."""
+"""The engine's side: where it is, how a request is addressed to it, and the connections kept open to it.
+
+It decides nothing about exchanges (`relay` does) and starts no engine.
+"""
 
 from __future__ import annotations
 
