@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.lab import fsio, labfile, ledger, lock, machine, paths, rows, series, stamp
 from benchmarks.lab.errors import EXIT_DONE, LabError, UsageError
 from benchmarks.lab.ledger import Effective, Ledger
@@ -235,7 +233,8 @@ def _meant(path: Path, selector: Selector | None, chosen: Sequence[Found]) -> tu
 def _retract(path: Path, names: tuple[str, ...], selector: Selector | None, options: argparse.Namespace) -> None:
     body = ledger.retraction(
         ledger.read(path),
-        ids=names,
+        ids=names if selector is None else (),
+        selector=selector,
         reason=options.reason,
         document=options.document,
         replaced_by=options.replaced_by,
@@ -244,8 +243,7 @@ def _retract(path: Path, names: tuple[str, ...], selector: Selector | None, opti
         f"{path}: {'would retract' if options.dry_run else 'retracted'} {count(len(names), 'row')}: {listing(names, 8)}"
     )
     if not options.dry_run:
-        told = msgspec.structs.replace(body, selector=selector)
-        Ledger(path, _warn).append("retraction", told, machine=machine.describe().id)
+        Ledger(path, _warn).append("retraction", body, machine=machine.describe().id)
 
 
 def _older(folder: Path, before: float) -> list[Path]:

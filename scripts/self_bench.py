@@ -37,6 +37,7 @@ from benchmarks.lab.shares import shares
 PEERS: Final = Path(__file__).with_name("self_bench_peers.py")
 CHAT: Final = "/v1/chat/completions"
 BLOCK: Final = 250  # requests before direct and metered change places
+CHUNKS: Final = 40_000  # some seconds of streaming
 GIGABYTE: Final = 1 << 30
 
 Figure = Mapping[str, Any]
@@ -150,10 +151,10 @@ def first_token_figures(bench: Bench, requests: int) -> Iterator[Figure]:
         yield figure("meter", f"added_first_token_p{percentile}", added, "ms", target, most=True, **figures, **seen)
 
 
-def chunk_figure(bench: Bench, tokens: int = 40_000) -> Figure:
+def chunk_figure(bench: Bench) -> Figure:
     """Streamed chunks per second through one connection, the engine sending as fast as it is read."""
     path = f"{CHAT}?tokens"
-    direct, (through, _) = bench.direct(tokens, path), bench.through(tokens, path)
+    direct, (through, _) = bench.direct(CHUNKS, path), bench.through(CHUNKS, path)
     rate = through["events"] / through["seconds"]
     complete = (through["events"], through["bytes"]) == (direct["events"], direct["bytes"])
     seen = {"chunks": through["events"], "complete": complete, "direct": round(direct["events"] / direct["seconds"])}

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from benchmarks.lab.errors import UsageError
-from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record
+from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName
 from benchmarks.lab.text import listing, suggest
 
 R = TypeVar("R", bound=Record)
@@ -31,7 +31,7 @@ SHIPPED: Final = "lab.yaml"
 LOCAL: Final = "lab.local.yaml"
 VARIABLE: Final = "LAB_FILE"
 TIERS: Final = (1, 2, 3, 4)
-REWRITES: Final = ("sampler", "max_tokens", "include_usage", "fold_system")
+REWRITES: Final[tuple[str, ...]] = get_args(RewriteName)
 DEEPEST: Final = 20
 
 # Merged as a whole: half a sampler from one file and half from another is nobody's choice.

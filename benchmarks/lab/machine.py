@@ -270,11 +270,11 @@ def _label_of(path: Path) -> str | None:
 # ---- the moment ----
 
 
-def power(root: Path = Path("/"), run: Run = run_tool) -> dict[str, str | None]:
+def power() -> dict[str, str | None]:
     """`power_source` (mains, battery) and `power_mode`, None where the machine does not tell."""
     if platform.system() == "Darwin":
-        return mac_power(run(("/usr/bin/pmset", "-g", "batt")), run(("/usr/bin/pmset", "-g")))
-    return linux_power(root)
+        return mac_power(run_tool(("/usr/bin/pmset", "-g", "batt")), run_tool(("/usr/bin/pmset", "-g")))
+    return linux_power(Path("/"))
 
 
 def linux_power(root: Path) -> dict[str, str | None]:
@@ -313,9 +313,9 @@ def pressure(resource: str, root: Path = Path("/")) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def thermal(run: Run = run_tool) -> str | None:
+def thermal() -> str | None:
     """`nominal` or `throttled` where the system says so (macOS); None elsewhere."""
-    return mac_thermal(run(("/usr/bin/pmset", "-g", "therm"))) if platform.system() == "Darwin" else None
+    return mac_thermal(run_tool(("/usr/bin/pmset", "-g", "therm"))) if platform.system() == "Darwin" else None
 
 
 def mac_thermal(text: str | None) -> str | None:

@@ -57,6 +57,7 @@ EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", 
 SuiteEnd = Literal["suite", "wall", "memory", "crash"]
 ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
 ClientErrorKind = Literal["context", "loop", "provider", "connection", "permission", "sandbox", "format", "other"]
+RewriteName = Literal["sampler", "max_tokens", "include_usage", "fold_system"]
 EngineErrorKind = Literal["context", "overloaded", "template", "tool_json", "other"]
 Flag = Literal[
     "would_pass",
@@ -212,7 +213,7 @@ class Backend(Record, frozen=True, kw_only=True):
     max_tokens: int | None = None  # output cap per exchange, told to the client and pinned by rewrite when declared
     sampler: Mapping[str, float | int] = {}
     reasoning_effort: str | None = None
-    rewrite: tuple[str, ...] = ()  # of: sampler, max_tokens, include_usage, fold_system
+    rewrite: tuple[str, ...] = ()  # of `RewriteName`
     slots: int | None = None
     restart: Literal["never", "arm", "trial"] = "never"
     script: str | None = None  # scripted engine only

@@ -121,10 +121,10 @@ class ProcessTree:
             self._learn(found - {os.getpid()} - self._known.keys())
             return tuple(process for pid, process in self._known.items() if self._with_root or pid != self._root)
 
-    def sample(self, *, whole: bool = False) -> Sample:
-        """Memory and number of the living members."""
+    def sample(self) -> Sample:
+        """Memory and number of the living members, by the cheap look."""
         own, shared, count = 0, 0, 0
-        for process in self.members(whole=whole):
+        for process in self.members(whole=False):
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()
                 common = getattr(memory, "shared", 0)

@@ -53,7 +53,7 @@ class Spread(Record, frozen=True, kw_only=True):
 # ---- rates ----
 
 
-def wilson(k: int, n: int, level: float = LEVEL) -> Interval | None:
+def wilson(k: int, n: int) -> Interval | None:
     """Score interval of a pass rate, for display (Wilson 1927, https://doi.org/10.2307/2276774). None at n = 0.
 
     With k = n its lower bound is n / (n + z²): 21 of 21 says "> 84.5 %".
@@ -64,11 +64,11 @@ def wilson(k: int, n: int, level: float = LEVEL) -> Interval | None:
         return None
     from scipy.stats import binomtest
 
-    found = binomtest(k, n).proportion_ci(level, method="wilson")
-    return Interval(low=float(found.low), high=float(found.high), method="wilson", level=level)
+    found = binomtest(k, n).proportion_ci(LEVEL, method="wilson")
+    return Interval(low=float(found.low), high=float(found.high), method="wilson")
 
 
-def task_rate_interval(counts: Sequence[tuple[int, int]], level: float = LEVEL, seed: int = SEED) -> Interval | None:
+def task_rate_interval(counts: Sequence[tuple[int, int]]) -> Interval | None:
     """Interval of the mean of per-task pass rates, by resampling whole tasks: trials of one task are not independent.
 
     `counts` holds (k, n) per task. None with fewer than 8 tasks, or when every trial ended alike (the bootstrap would
@@ -77,7 +77,7 @@ def task_rate_interval(counts: Sequence[tuple[int, int]], level: float = LEVEL, 
     rates = [k / n for k, n in counts if n]
     if len(rates) < FEWEST_TASKS or set(rates) in ({0.0}, {1.0}):
         return None
-    return _bootstrap(rates, _mean, level, seed, "task-bootstrap")
+    return _bootstrap(rates, _mean, "task-bootstrap")
 
 
 # ---- times ----
@@ -92,15 +92,15 @@ def median(values: Sequence[float]) -> float | None:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def median_interval(values: Sequence[float], level: float = LEVEL, seed: int = SEED) -> Interval | None:
+def median_interval(values: Sequence[float]) -> Interval | None:
     """Percentile bootstrap of the median, with a fixed seed. None where no such interval can exist.
 
     Even the widest interval, from smallest to largest value, covers a continuous distribution's median with probability
     1 - 2^(1-n) only (order statistics; David & Nagaraja 2003, section 7.1): below 6 values that is less than 95 %.
     """
-    if len(values) < FEWEST_FOR_MEDIAN or 1 - 2.0 ** (1 - len(values)) < level:
+    if len(values) < FEWEST_FOR_MEDIAN:
         return None
-    return _bootstrap(values, _median, level, seed, "bootstrap")
+    return _bootstrap(values, _median, "bootstrap")
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -111,16 +111,14 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(n=len(values), median=middle, best=min(values), worst=max(values), interval=median_interval(values))
 
 
-def _bootstrap(
-    values: Sequence[float], statistic: Callable[[Floats], Floats], level: float, seed: int, method: Method
-) -> Interval:
+def _bootstrap(values: Sequence[float], statistic: Callable[[Floats], Floats], method: Method) -> Interval:
     import numpy as np
 
     sample = np.asarray(values, dtype=np.float64)
-    draws = np.random.default_rng(seed).integers(0, sample.size, (RESAMPLES, sample.size))
-    tail = (1 - level) / 2
+    draws = np.random.default_rng(SEED).integers(0, sample.size, (RESAMPLES, sample.size))
+    tail = (1 - LEVEL) / 2
     low, high = np.quantile(statistic(sample[draws]), (tail, 1 - tail))
-    return Interval(low=float(low), high=float(high), method=method, level=level)
+    return Interval(low=float(low), high=float(high), method=method)
 
 
 def _mean(resampled: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -25,10 +25,11 @@ from benchmarks.lab.dialects import (
     rewrites_of,
     tokens_of,
 )
+from benchmarks.lab.dialects.rewrites import STEPS
 from benchmarks.lab.dialects.sse import EVENT_LIMIT, EventStream
 from benchmarks.lab.dialects.textual import textual_calls
 from benchmarks.lab.errors import UsageError
-from benchmarks.lab.model import Backend, Dialect, EngineTimings, Tokens
+from benchmarks.lab.model import Backend, Dialect, EngineTimings, RewriteName, Tokens
 
 ALL: tuple[Dialect, ...] = ("openai-chat", "openai-responses", "anthropic-messages")
 
@@ -545,3 +546,7 @@ def test_a_backend_declares_its_rewrites_and_mistakes_name_the_field() -> None:
         rewrites_of(Backend(name="b", engine="openai", rewrite=("sampler",)))
     with pytest.raises(UsageError, match="knows no 'translat'"):
         rewrites_of(Backend(name="b", engine="openai", rewrite=("translat",)))
+
+
+def test_every_rewrite_that_a_lab_file_may_name_is_known_to_the_meter() -> None:
+    assert set(STEPS) == set(get_args(RewriteName))

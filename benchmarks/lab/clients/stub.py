@@ -21,10 +21,10 @@ _FOLDER: Final = ".stub"
 _PYTHON: Final = Path(sys.base_prefix) / "bin"  # the sandbox exposes this Python in any case
 
 
-def stub(plan: Mapping[str, Any] | None = None, name: str = "stub") -> Client:
+def stub(plan: Mapping[str, Any] | None = None) -> Client:
     """A client that runs the stub agent with this plan."""
     return Client(
-        name=name,
+        name="stub",
         dialects=("openai-chat", "anthropic-messages", "openai-responses"),
         versions=("1", "2"),
         pinned="1",
