@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -333,3 +334,14 @@ def test_it_works_for_an_ordinary_user_as_for_root() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, cwd="/", env={"PATH": os.environ["PATH"]}, check=False)
     attempt = "(EgressAttempt(kind='tcp', destination='192.0.2.7:80', count=1),)"
     assert done.stdout == f"bwrap (3, None) ['sleep'] 1000 {attempt} True\n", done.stderr
+
+
+def test_what_lies_in_a_temporary_folder_of_the_host_can_be_shown(spec: SandboxSpec) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as outside:
+        shown = Path(outside) / "deep" / "tool"
+        shown.mkdir(parents=True)
+        (shown / "file").write_text("seen")
+        Path(outside, "hidden").write_text("not seen")
+        Path(outside).chmod(0o755)
+        seen = run(changed(spec, readonly=(shown,)), f"cat {shown}/file; echo; ls {outside}")
+    assert seen == "seen\ndeep\n"

@@ -238,7 +238,7 @@ def _mounts(spec: SandboxSpec, texts: Mapping[str, int]) -> list[str]:
         *(word for path, descriptor in texts.items() for word in ("--file", str(descriptor), path)),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--perms", "1777", "--size", str(tmp), "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"),
+        *(word for at in ("/tmp", "/var/tmp") for word in ("--perms", "1777", "--size", str(tmp), "--tmpfs", at)),
         *("--bind", str(spec.home), HOME, "--bind", str(spec.workspace), f"{WORK}/{spec.workspace.name}"),
         *_read_only(dict.fromkeys([*_python_folders(), *spec.readonly])),
         *(word for path in _hidden(spec) for word in ("--tmpfs", str(path), "--remount-ro", str(path))),
