@@ -132,7 +132,8 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
 def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
     """Median wall times of this ledger's own rows; a cell without rows is unknown, bounded by its budget."""
     rows = [row.body for row in ledger.read(bench.book.path) if row.kind == "trial"]
-    known, unknown = 0.0, 0.0
+    known: list[float] = []
+    bounds: list[float] = []
     for slot in schedule.slots(bench.plan):
         if slot.task not in admitted:
             continue
@@ -143,13 +144,14 @@ def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
             and row["wall_seconds"] is not None
         ]
         if walls:
-            known += median(walls)
+            known.append(median(walls))
         else:
-            unknown += bench.plan.budgets[bench.suite.tasks[slot.task].tier].wall_seconds
-    told = f"estimate: {known / 60:.0f} min from earlier rows of this ledger"
-    if not unknown:
-        return told
-    return f"{told}; the rest has no earlier rows and is bounded by its wall budgets, {unknown / 60:.0f} min"
+            bounds.append(bench.plan.budgets[bench.suite.tasks[slot.task].tier].wall_seconds)
+    bound = f"bounded by wall budgets, {sum(bounds) / 60:.0f} min"
+    if not known:
+        return f"estimate: none, this ledger has no earlier rows of these trials; {bound}"
+    told = f"estimate: {sum(known) / 60:.0f} min from earlier rows of this ledger"
+    return told if not bounds else f"{told}; the rest has no earlier rows and is {bound}"
 
 
 def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.lab import ledger, stamp
+from benchmarks.lab import ledger, series, stamp
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.ledger import Row
 from benchmarks.lab.report import blocks, figures, gather, pages, plain, tables, words
@@ -487,3 +487,8 @@ def test_the_series_named_on_a_page_is_the_one_a_selector_takes(book: Book) -> N
     row = book.trial()
     (column,) = only_section(book).columns
     assert ledger.resolve(Selector(series=column.series), book.rows) == (row.id,)
+
+
+def test_what_makes_a_cell_is_part_of_its_series() -> None:
+    assert not gather.CELL_OWN - set(series.CELL_KEYS)
+    assert {"isolation", "measurement_version", "machine", "os"} <= set(gather.SHARED)
