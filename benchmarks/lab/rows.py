@@ -50,7 +50,7 @@ class JudgeRow(Record, frozen=True, kw_only=True):
     missing: Annotated[tuple[str, ...], said("test ids", "required tests that did not pass, bounded")] = ()
     seconds: Annotated[float, said("s", "wall time of the judged run")]
     ended_by: Annotated[SuiteEnd, said("", "what ended the judged run")]
-    forged: Annotated[bool, said("", "a canary that must fail was reported green")] = False
+    forged: Annotated[bool, said("", "a canary that must fail was reported green")]
 
 
 class PatchRow(Record, frozen=True, kw_only=True):
@@ -68,15 +68,15 @@ class ExchangesRow(Record, frozen=True, kw_only=True):
     """The trial's exchanges in numbers; each of them is in the evidence."""
 
     total: Annotated[int, said("count", "model calls that the meter saw")]
-    auxiliary: Annotated[int, said("count", "titles, compactions and side requests among them")] = 0
-    duplicates: Annotated[int, said("count", "identical requests sent again")] = 0
-    errors: Annotated[int, said("count", "calls that ended in an error")] = 0
-    partial: Annotated[int, said("count", "calls cancelled or cut: their token counts are not the whole truth")] = 0
-    cut_off: Annotated[int, said("count", "replies that the output cap ended")] = 0
-    tool_calls: Annotated[int, said("count", "tool calls in replies")] = 0
-    unparsed_calls: Annotated[int, said("count", "tool calls whose arguments are no JSON object")] = 0
-    textual_calls: Annotated[int, said("count", "tool calls written as plain text")] = 0
-    refused_after_end: Annotated[int, said("count", "requests refused because the trial had ended")] = 0
+    auxiliary: Annotated[int, said("count", "titles, compactions and side requests among them")]
+    duplicates: Annotated[int, said("count", "identical requests sent again")]
+    errors: Annotated[int, said("count", "calls that ended in an error")]
+    partial: Annotated[int, said("count", "calls cancelled or cut: their token counts are not the whole truth")]
+    cut_off: Annotated[int, said("count", "replies that the output cap ended")]
+    tool_calls: Annotated[int, said("count", "tool calls in replies")]
+    unparsed_calls: Annotated[int, said("count", "tool calls whose arguments are no JSON object")]
+    textual_calls: Annotated[int, said("count", "tool calls written as plain text")]
+    refused_after_end: Annotated[int, said("count", "requests refused because the trial had ended")]
     models_answered: Annotated[tuple[str, ...], said("names", "model names in the replies")] = ()
     first_token_seconds: Annotated[float | None, said("s", "median time from request to first token")] = None
     reread_tokens: Annotated[
@@ -98,7 +98,7 @@ class TrialRow(Record, frozen=True, kw_only=True):
     purpose: Annotated[Purpose, said("", "of the backend; only `measure` enters rankings")]
     isolation: Annotated[Isolation, said("", "sandbox level; levels are never pooled")]
     trial: Annotated[int, said("from 1", "number of the trial within task × backend × client of the batch")]
-    attempt: Annotated[int, said("from 1", "a void slot is run again at most twice")] = 1
+    attempt: Annotated[int, said("from 1", "a void slot is run again at most twice")]
     position: Annotated[int | None, said("from 1", "place in the order in which the batch ran")] = None
     started: Annotated[str, said("ISO 8601", "when the trial began; its workspace is made first")]
     verdict: Annotated[Verdict, said("", "passed, failed or void (docs/verdicts.md)")]
@@ -129,7 +129,7 @@ class TrialRow(Record, frozen=True, kw_only=True):
     strays: Annotated[int | None, said("count", "processes that outlived the client and were ended")] = None
     output_bytes: Annotated[int | None, said("B", "stdout and stderr of the client, kept or not")] = None
     harness_seconds: Annotated[float | None, said("s", "time outside the client and the judge's suite")] = None
-    locked: Annotated[bool, said("", "the machine-wide lock was held; false after `--no-lock`")] = True
+    locked: Annotated[bool, said("", "the machine-wide lock was held; false after `--no-lock`")]
     notes: Annotated[tuple[str, ...], said("text", "further facts for people")] = ()
     volatile: Annotated[Mapping[str, Any], said("", "state of the machine when the trial began (docs/ledger.md)")]
     volatile_end: Annotated[
@@ -180,7 +180,7 @@ class BatchEnd(Record, frozen=True, kw_only=True):
 
     done: Annotated[int, said("count", "slots with a verdict that counts")]
     void: Annotated[int, said("count", "void rows, repeated attempts included")]
-    given_up: Annotated[int, said("count", "slots that stayed void after three attempts")] = 0
+    given_up: Annotated[int, said("count", "slots that stayed void after three attempts")]
     seconds: Annotated[float | None, said("s", "wall time since the batch started or was last continued")] = None
 
 

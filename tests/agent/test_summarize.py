@@ -41,6 +41,8 @@ def rows(verdicts: str, **body: Any) -> list[Row]:
         "trial": 1,
         "started": "2026-11-01T00:00:00+00:00",
         "wall_seconds": 12.0,
+        "attempt": 1,
+        "locked": True,
         "volatile": {},
     }
     return found + [

@@ -41,6 +41,8 @@ def a_trial(**changes: Any) -> TrialRow:
         "started": "2026-11-30T20:15:00+00:00",
         "verdict": "passed",
         "wall_seconds": 12.5,
+        "attempt": 1,
+        "locked": True,
         "volatile": {"load_1m": 0.5},
     }
     return TrialRow(**{**given, **changes})
@@ -66,7 +68,7 @@ def start(book: Ledger, batch: str, digest: str) -> None:
 
 
 def end(book: Ledger, batch: str) -> None:
-    book.append("batch_end", {"done": 3, "void": 0}, machine=MACHINE, batch=batch)
+    book.append("batch_end", {"done": 3, "void": 0, "given_up": 0}, machine=MACHINE, batch=batch)
 
 
 def ids(path: Path) -> list[str]:

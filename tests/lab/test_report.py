@@ -84,6 +84,8 @@ class Book:
             "started": "2026-11-01T00:00:00+00:00",
             "verdict": verdict,
             "wall_seconds": 30.0,
+            "attempt": 1,
+            "locked": True,
             "volatile": {},
         }
         filled = {"failed": {"cause": "wrong", "who": "model"}, "void": {"reason": "machine_slept"}, "passed": {}}[

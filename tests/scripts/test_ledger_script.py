@@ -68,6 +68,8 @@ TRIAL: dict[str, Any] = {
     "trial": 1,
     "started": "2026-11-30T20:15:00+00:00",
     "wall_seconds": 2.5,
+    "attempt": 1,
+    "locked": True,
     "volatile": {},
 }
 
