@@ -80,6 +80,21 @@ class Desk:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     own = Desk(tmp_path)
     yield own
+    clear(own)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Desk, str]]:
+    """A desk where one whole batch was run, with what it printed; several tests look at it."""
+    own = Desk(tmp_path_factory.mktemp("done"))
+    flags = ("--backend", "scripted", "--client", "stub", "--task", QUICK_TASK, "--trials", "1")
+    code, output = own.run("--results", str(own.results), *flags)
+    assert code == 0, output
+    yield own, output
+    clear(own)
+
+
+def clear(own: Desk) -> None:
     for process in own.processes():
         process.send_signal(signal.SIGKILL)
-    shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    shutil.rmtree(own.folder / "state", ignore_errors=True)

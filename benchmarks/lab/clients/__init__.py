@@ -43,7 +43,7 @@ def find(name: str) -> Client:
         raise UsageError(f"--client: {name!r} is not known{text.suggest(name, CLIENTS)}; give one of {known}.")
     try:
         client = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a module from outside raises while it is loaded
         raise UsageError(f"--client: {name!r} cannot be loaded: {error}.") from error
     if not isinstance(client, Client):
         raise UsageError(f"--client: {name!r} is a {type(client).__name__}, not a benchmarks.lab.model.Client.")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from benchmarks.lab import fsio
+from benchmarks.lab.errors import LabError
 from benchmarks.lab.model import EgressAttempt
 from benchmarks.lab.proc import ProcessTree, Pump, Stray, end_tree
 from benchmarks.lab.sandbox.egress import EgressLog
@@ -73,6 +74,7 @@ class Running:
         self._egress = egress
         self._end: End | None = None
         self._gone = threading.Event()
+        self._blind: str | None = None
         self._strays: tuple[Stray, ...] | None = None
         self._over: Literal["memory", "disk", "processes"] | None = None
         self._stop, stopper = os.pipe()
@@ -83,7 +85,12 @@ class Running:
     # ---- what is seen ----
 
     def poll(self) -> End | None:
-        """(exit code, None) or (None, signal) once the client ended; None while it runs."""
+        """(exit code, None) or (None, signal) once the client ended; None while it runs.
+
+        Raises LabError if the watching thread broke, since the end would never be noticed then.
+        """
+        if self._blind is not None:
+            raise LabError(f"the client could not be watched any more ({self._blind})")
         return self._end
 
     def wait(self, seconds: float) -> End | None:
@@ -145,6 +152,13 @@ class Running:
     # ---- the watching thread ----
 
     def _watch(self) -> None:
+        try:
+            self._look_until_stopped()
+        except Exception as error:
+            self._blind = f"{type(error).__name__}: {error}"
+            self._gone.set()
+
+    def _look_until_stopped(self) -> None:
         ready = select.poll()
         ready.register(self._stop, select.POLLIN)
         if self._egress is not None:
