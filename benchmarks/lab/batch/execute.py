@@ -1,0 +1,87 @@
+"""The algorithm of a batch: open or continue it, set up, run what is owed, close it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import msgspec
+
+from benchmarks.lab import (
+    fsio,
+    ledger,
+    paths,
+)
+from benchmarks.lab.batch.bench import Bench, Outcome, Write
+from benchmarks.lab.batch.setup import prepare
+from benchmarks.lab.batch.trials import run_owed
+from benchmarks.lab.model import Record, Verdict
+from benchmarks.lab.rows import BatchEnd, BatchStart
+from benchmarks.lab.schedule import Slot, owed, plan_digest, slots
+from benchmarks.lab.text import count
+
+
+def execute(bench: Bench) -> Outcome:
+    """Run the plan to its end, or until the person stops it; a later call with the same plan goes on where it ended."""
+    begin = time.monotonic()
+    if bench.locked:
+        _sweep(bench.watcher.say)
+    batch, done = _open(bench)
+    with ExitStack() as stack:
+        setup = prepare(bench, stack, _writer(bench, batch))
+        run_owed(bench, setup, batch, done)
+    plan_slots = [slot for slot in slots(bench.plan) if slot.cell in setup.rigs and slot.task in setup.assignments]
+    still = owed(plan_slots, done)
+    counted = {slot for slot, verdict in done if verdict != "void"}
+    voids = sum(verdict == "void" for _, verdict in done)
+    outcome = Outcome(
+        batch=batch,
+        done=len(counted),
+        void=voids,
+        given_up=len(plan_slots) - len(counted) - len(still),
+        interrupted=bool(still),
+        left_out=setup.left_out,
+    )
+    if not still:
+        end = BatchEnd(
+            done=outcome.done, void=voids, given_up=outcome.given_up, seconds=round(time.monotonic() - begin, 1)
+        )
+        bench.book.append("batch_end", end, machine=bench.machine.id, batch=batch)
+    return outcome
+
+
+def _sweep(say: Callable[[str], None]) -> None:
+    """Remove work folders that a killed run left; whoever holds the machine's lock may."""
+    left = sorted((paths.state_dir() / "work").glob("*"))
+    for folder in left:
+        fsio.remove_tree(folder)
+    if left:
+        say(f"removed {count(len(left), 'work folder')} that an earlier run left behind")
+
+
+def _open(bench: Bench) -> tuple[str, list[tuple[Slot, Verdict]]]:
+    """Continue the newest unfinished batch of this plan, or start one; its id and its results so far."""
+    digest = plan_digest(bench.plan)
+    found = None if bench.fresh else ledger.resume(ledger.read(bench.book.path), digest)
+    if found is not None:
+        done = [(Slot(**key._asdict()), verdict) for key, verdict in found.results]
+        bench.watcher.say(f"continuing batch {found.batch}: {len(done)} rows are there already")
+        return found.batch, done
+    batch = ledger.new_id()
+    start = BatchStart(
+        program=bench.program,
+        argv=bench.argv,
+        plan=msgspec.to_builtins(bench.plan, str_keys=True),
+        plan_digest=digest,
+        slots=len(slots(bench.plan)),
+    )
+    bench.book.append("batch_start", start, machine=bench.machine.id, batch=batch, row_id=batch)
+    return batch, []
+
+
+def _writer(bench: Bench, batch: str) -> Write:
+    def write(kind: str, body: Record) -> None:
+        bench.book.append(kind, body, machine=bench.machine.id, batch=batch)
+
+    return write

@@ -1,0 +1,118 @@
+"""The trials of a batch, one after the other: each row is written with its stamp the moment it exists."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from benchmarks.lab import (
+    ledger,
+    paths,
+    session,
+    stamp,
+    trial,
+)
+from benchmarks.lab.batch.bench import Bench
+from benchmarks.lab.batch.setup import Setup
+from benchmarks.lab.errors import Refused
+from benchmarks.lab.model import Verdict
+from benchmarks.lab.rows import TrialRow
+from benchmarks.lab.schedule import Slot, owed, slots
+from benchmarks.lab.session import Rig
+
+MIN_FREE_BYTES: Final = 2 << 30  # what one trial may write, see `Budgets.disk_bytes`
+
+
+def run_owed(bench: Bench, setup: Setup, batch: str, done: list[tuple[Slot, Verdict]]) -> None:
+    """Run slot after slot until nothing is owed or the person asks to stop; `done` grows with each row."""
+    order = [slot for slot in slots(bench.plan) if slot.cell in setup.rigs and slot.task in setup.assignments]
+    bench.interrupts.trials_begun = True
+    while (left := owed(order, done)) and not bench.interrupts.level:
+        slot = left[0]
+        _check_head(bench)
+        _check_disk()
+        position = len(done) + 1
+        attempt = 1 + sum(earlier == slot for earlier, _ in done)
+        bench.watcher.trial_started(slot, position, position + len(left) - 1)
+        setup.rigs[slot.cell].server.ready(new_arm=bool(done) and done[-1][0].cell != slot.cell)
+        row = _one(bench, setup, batch, trial.Turn(slot=slot, attempt=attempt, position=position))
+        done.append((slot, row.verdict))
+        bench.watcher.trial_ended(row)
+
+
+def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
+    rig, assignment = setup.rigs[turn.slot.cell], setup.assignments[turn.slot.task]
+    row_id = ledger.new_id()
+    name = f"{batch}/{turn.slot.task}-{turn.slot.backend}-{turn.slot.client}-{turn.slot.trial}-{turn.attempt}"
+    place = trial.Place(
+        work=paths.state_dir() / "work" / f"trial-{row_id}",
+        evidence=paths.state_dir() / "evidence" / bench.machine.id / name,
+        evidence_name=name,
+    )
+    if place.evidence.exists():  # left by a run that was killed before its row was written
+        shutil.rmtree(place.evidence)
+    row = trial.run(
+        rig,
+        assignment,
+        turn,
+        place,
+        interrupts=bench.interrupts,
+        show=bench.watcher.live,
+        locked=bench.locked,
+    )
+    digest = bench.book.append_stamp(_stamp(bench, rig, assignment), machine=bench.machine.id, batch=batch)
+    bench.book.append("trial", row, machine=bench.machine.id, batch=batch, stamp=digest, row_id=row_id)
+    return row
+
+
+def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, Any]:
+    work = {
+        "client": rig.client.name,
+        "client_version": rig.installation.version,
+        "dialect": rig.dialect,
+        "client_settings": session.told(rig),
+        "suite_digest": bench.suite.digest,
+        "prompt_digest": assignment.prompt_digest,
+        "task_digest": hashlib.sha256(msgspec.json.encode(assignment.task, order="sorted")).hexdigest(),
+        "target_digest": assignment.target_digest,
+        "environment_digest": assignment.environment.digest,
+        "budgets": msgspec.to_builtins(assignment.budgets),
+        "isolation": rig.isolation,
+    }
+    return stamp.assemble(
+        stamp.of_code(bench.code, program=bench.program, flags=bench.argv, lab_digest=bench.lab.digest),
+        stamp.of_machine(bench.machine),
+        stamp.of_backend(rig.backend, rig.endpoint.facts, engine_host=_other_host(rig.endpoint.base_url)),
+        work,
+    )
+
+
+def _other_host(base_url: str) -> str | None:
+    """The host the engine runs on, None when it is this machine."""
+    host = urlsplit(base_url).hostname
+    return None if host in ("127.0.0.1", "localhost", "::1") else host
+
+
+def _check_head(bench: Bench) -> None:
+    """With `--require-harness-head`: stop as soon as the code on disk is not that commit any more."""
+    if bench.require_head is None:
+        return
+    now = stamp.code()
+    if now.digest != bench.code.digest or now.head != bench.code.head:
+        raise Refused(
+            f"--require-harness-head {bench.require_head}: the code moved during the batch (now {now.head}"
+            f"{', changed' if now.dirty else ''}); finished trials are kept, check the commit out and run again"
+        )
+
+
+def _check_disk() -> None:
+    free = shutil.disk_usage(paths.state_dir()).free
+    if free < MIN_FREE_BYTES:
+        raise Refused(
+            f"only {free / 1e9:.1f} GB are free where {paths.state_dir()} lies; make room (trials need "
+            f"{MIN_FREE_BYTES / 1e9:.1f} GB), or set LOCAL_LAB_STATE to another disk"
+        )
