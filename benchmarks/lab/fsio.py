@@ -105,6 +105,25 @@ def _locked(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def hold_folder(folder: Path, *, shared: bool = False) -> Iterator[bool]:
+    """Hold a folder (made if missing) while in use, alone or `shared`; False, at once, if somebody else's hold forbids.
+
+    The hold is the kernel's, so it ends with its holder however that dies.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
 def _set_torn_tail_aside(descriptor: int, path: Path, is_whole: Callable[[bytes], bool]) -> bytes | None:
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":

@@ -136,6 +136,36 @@ def test_a_second_run_refuses_and_says_who_holds_the_lock(desk: Desk) -> None:
     first.communicate()
 
 
+def stalling(desk: Desk, *flags: str) -> subprocess.Popen[str]:
+    """A run whose only trial hangs, at the moment when it hangs."""
+    run = desk.start("--results", str(desk.results), "--backend", "scripted:stall", "--client", "stub", "--task",
+                     "toolz-groupby", "--trials", "1", "--skip-smoke", "--no-lock", *flags)  # fmt: skip
+    wait_for(lambda: started(desk))
+    return run
+
+
+def test_a_run_with_the_lock_leaves_the_work_folders_of_one_without_it(desk: Desk) -> None:
+    first = stalling(desk)
+    (live,) = (desk.folder / "state" / "work").glob("trial-*")
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    assert "another program is at work: 1 work folder left alone" in output
+    assert (live / "workspace").is_dir()
+    interrupt_twice(first)
+    first.communicate(timeout=120)
+
+
+def test_a_batch_under_way_is_not_continued_by_a_second_run(desk: Desk) -> None:
+    first = stalling(desk)
+    code, output = desk.trial("--backend", "scripted:stall", "--no-lock")
+    assert code == 3
+    assert "another program is running batch" in output
+    assert "--fresh" in output
+    interrupt_twice(first)
+    first.communicate(timeout=120)
+    assert len(desk.rows("batch_start")) == len(desk.rows("trial")) == 1
+
+
 def interrupt_twice(process: subprocess.Popen[str]) -> None:
     """Ask twice; two equal signals at once could be merged by the kernel."""
     process.send_signal(signal.SIGINT)

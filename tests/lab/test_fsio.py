@@ -280,3 +280,13 @@ def test_case_10_folders_without_permissions_are_removed_by_an_ordinary_user(tmp
         argv[-1] = "/tmp/" + tmp_path.parent.name + tmp_path.name
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
     assert done.stdout == "True False\n", done.stderr
+
+
+def test_a_held_folder_is_shared_by_those_who_share_and_by_nobody_else(tmp_path: Path) -> None:
+    place = tmp_path / "made" / "place"
+    with fsio.hold_folder(place, shared=True) as one, fsio.hold_folder(place, shared=True) as two:
+        assert (one, two) == (True, True)
+        with fsio.hold_folder(place) as alone:
+            assert not alone
+    with fsio.hold_folder(place) as alone, fsio.hold_folder(place, shared=True) as shared:
+        assert (alone, shared) == (True, False)

@@ -16,7 +16,7 @@ from benchmarks.lab import (
     sandbox,
     trial,
 )
-from benchmarks.lab.batch.bench import Bench, Write, work_folder
+from benchmarks.lab.batch.bench import Bench, Write, work_folder, work_place
 from benchmarks.lab.model import Environment, Judgement, Task
 from benchmarks.lab.rows import ControlRow
 from benchmarks.lab.schedule import Cell
@@ -25,7 +25,8 @@ from benchmarks.lab.session import Rig
 
 def rehearse(bench: Bench, left_out: dict[str, str]) -> dict[str, trial.Assignment]:
     """Run the controls and write nothing: the tasks that a real run would try."""
-    return admit(bench, environments(bench), lambda kind, body: None, left_out)
+    with work_place(bench.watcher.say, sweep=False):
+        return admit(bench, environments(bench), lambda kind, body: None, left_out)
 
 
 def environments(bench: Bench) -> dict[str, Environment]:

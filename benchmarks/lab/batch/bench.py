@@ -14,6 +14,7 @@ from benchmarks.lab import (
     paths,
     stamp,
 )
+from benchmarks.lab.errors import Refused
 from benchmarks.lab.labfile import Lab
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.meter import Live
@@ -22,6 +23,7 @@ from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Plan, Slot
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.tasks import Suite
+from benchmarks.lab.text import count
 
 Write = Callable[[str, Record], None]
 
@@ -71,6 +73,29 @@ class Outcome(Record, frozen=True, kw_only=True):
     given_up: int
     interrupted: bool
     left_out: Mapping[str, str]
+
+
+@contextmanager
+def work_place(say: Callable[[str], None], *, sweep: bool) -> Iterator[None]:
+    """Hold the place of the work folders, as every program does that has some; a sweep leaves those of the living.
+
+    With `sweep`, what a killed run left is removed first, unless another program (of --no-lock) is at work.
+    """
+    place = paths.state_dir() / "work"
+    if sweep:
+        with fsio.hold_folder(place) as alone:
+            left = sorted(place.glob("*"))
+            for folder in left if alone else ():
+                fsio.remove_tree(folder)
+        if left:
+            done = (
+                "removed {} that an earlier run left behind" if alone else "another program is at work: {} left alone"
+            )
+            say(done.format(count(len(left), "work folder")))
+    with fsio.hold_folder(place, shared=True) as held:
+        if not held:
+            raise Refused(f"another program is clearing {place}; start again in a moment")
+        yield
 
 
 @contextmanager

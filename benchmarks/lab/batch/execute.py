@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import msgspec
@@ -13,21 +12,24 @@ from benchmarks.lab import (
     ledger,
     paths,
 )
-from benchmarks.lab.batch.bench import Bench, Outcome, Write
+from benchmarks.lab.batch.bench import Bench, Outcome, Write, work_place
 from benchmarks.lab.batch.setup import prepare
 from benchmarks.lab.batch.trials import run_owed
+from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Record, Verdict
 from benchmarks.lab.rows import BatchEnd, BatchStart
 from benchmarks.lab.schedule import Slot, owed, plan_digest, slots
-from benchmarks.lab.text import count
 
 
 def execute(bench: Bench) -> Outcome:
     """Run the plan to its end, or until the person stops it; a later call with the same plan goes on where it ended."""
+    with ExitStack() as held:
+        held.enter_context(work_place(bench.watcher.say, sweep=bench.locked))
+        return _execute(bench, *_open(bench, held))
+
+
+def _execute(bench: Bench, batch: str, done: list[tuple[Slot, Verdict]]) -> Outcome:
     begin = time.monotonic()
-    if bench.locked:
-        _sweep(bench.watcher.say)
-    batch, done = _open(bench)
     with ExitStack() as stack:
         setup = prepare(bench, stack, _writer(bench, batch))
         run_owed(bench, setup, batch, done)
@@ -51,24 +53,22 @@ def execute(bench: Bench) -> Outcome:
     return outcome
 
 
-def _sweep(say: Callable[[str], None]) -> None:
-    """Remove work folders that a killed run left; whoever holds the machine's lock may."""
-    left = sorted((paths.state_dir() / "work").glob("*"))
-    for folder in left:
-        fsio.remove_tree(folder)
-    if left:
-        say(f"removed {count(len(left), 'work folder')} that an earlier run left behind")
+def _open(bench: Bench, held: ExitStack) -> tuple[str, list[tuple[Slot, Verdict]]]:
+    """Continue the newest unfinished batch of this plan, or start one; its id and its results so far.
 
-
-def _open(bench: Bench) -> tuple[str, list[tuple[Slot, Verdict]]]:
-    """Continue the newest unfinished batch of this plan, or start one; its id and its results so far."""
+    The batch is claimed until `held` closes: two programs that continue one batch would do its slots twice.
+    """
     digest = plan_digest(bench.plan)
-    found = None if bench.fresh else ledger.resume(ledger.read(bench.book.path), digest)
+    claimed = None
+    while (found := _unfinished(bench, digest)) is not None and found.batch != claimed:
+        _claim(bench, found.batch, held)
+        claimed = found.batch  # and look again: it may have grown, or ended, before it was ours
     if found is not None:
         done = [(Slot(**key._asdict()), verdict) for key, verdict in found.results]
         bench.watcher.say(f"continuing batch {found.batch}: {len(done)} rows are there already")
         return found.batch, done
     batch = ledger.new_id()
+    _claim(bench, batch, held)
     start = BatchStart(
         program=bench.program,
         argv=bench.argv,
@@ -78,6 +78,19 @@ def _open(bench: Bench) -> tuple[str, list[tuple[Slot, Verdict]]]:
     )
     bench.book.append("batch_start", start, machine=bench.machine.id, batch=batch, row_id=batch)
     return batch, []
+
+
+def _unfinished(bench: Bench, digest: str) -> ledger.Resume | None:
+    return None if bench.fresh else ledger.resume(ledger.read(bench.book.path), digest)
+
+
+def _claim(bench: Bench, batch: str, held: ExitStack) -> None:
+    evidence = paths.state_dir() / "evidence" / bench.machine.id / batch
+    if not held.enter_context(fsio.hold_folder(evidence)):
+        raise Refused(
+            f"another program is running batch {batch}, which has this very plan, now; wait for it or end it; "
+            "--fresh starts a batch of its own"
+        )
 
 
 def _writer(bench: Bench, batch: str) -> Write:
