@@ -55,6 +55,7 @@ def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
     )
     if place.evidence.exists():  # left by a run that was killed before its row was written
         shutil.rmtree(place.evidence)
+    stamped = _stamp(bench, rig, assignment)  # first, so that what cannot be stamped costs no trial
     row = trial.run(
         rig,
         assignment,
@@ -64,7 +65,7 @@ def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
         show=bench.watcher.live,
         locked=bench.locked,
     )
-    digest = bench.book.append_stamp(_stamp(bench, rig, assignment), machine=bench.machine.id, batch=batch)
+    digest = bench.book.append_stamp(stamped, machine=bench.machine.id, batch=batch)
     bench.book.append("trial", row, machine=bench.machine.id, batch=batch, stamp=digest, row_id=row_id)
     return row
 

@@ -6,11 +6,14 @@ found: the documentation and the running servers of llama.cpp, vLLM, Ollama and 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import httpx
+import msgspec
 
 from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS
 from benchmarks.lab.errors import LabError, Refused, UsageError
@@ -129,6 +132,34 @@ def one_token(model: str, dialect: Dialect) -> dict[str, Any]:
     return {"model": model, "messages": user, "max_tokens": 1}
 
 
+def told(**fields: Any) -> EngineFacts:
+    """Facts as a server told them; what has not the type of its field is as good as not told: None."""
+    return EngineFacts(**{name: _fitting(value, _FACT_TYPES[name]) for name, value in fields.items()})
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def entries(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; none if it is no list."""
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+_FACT_TYPES: Final = get_type_hints(EngineFacts)
+
+
+def _fitting(value: Any, wanted: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():  # 8192.0
+        value = int(value)
+    try:
+        fit = msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        return None
+    return None if type(fit) is int and fit <= 0 else fit  # no count of a server is 0; some say -1 for unknown
+
+
 def llama_facts(server: Server) -> EngineFacts | None:
     """What llama.cpp's server tells at /props, /slots and /v1/models; None if there is no /props."""
     with server.client() as client:
@@ -137,10 +168,10 @@ def llama_facts(server: Server) -> EngineFacts | None:
             return None
         slots = get_json(client, server, "/slots")
         listed = served_models(client, server)
-        settings = props["default_generation_settings"]
-        params = settings.get("params") or {}
-        meta = (listed[0].get("meta") or {}) if listed else {}
-        return EngineFacts(
+        settings = mapping(props["default_generation_settings"])
+        params = mapping(settings.get("params"))
+        meta = mapping(listed[0].get("meta")) if listed else {}
+        return told(
             engine="llama.cpp",
             version=props.get("build_info"),
             model_id=props.get("model_alias") or (listed[0].get("id") if listed else None),
@@ -158,8 +189,7 @@ def llama_facts(server: Server) -> EngineFacts | None:
 def served_models(client: httpx.Client, server: Server) -> list[Mapping[str, Any]]:
     """Entries of /v1/models. Raises LabError when the answer is no such list."""
     listed = get_json(client, server, "/v1/models")
-    entries = listed.get("data") if isinstance(listed, Mapping) else None
-    return [each for each in entries or [] if isinstance(each, Mapping)]
+    return entries(mapping(listed).get("data"))
 
 
 def counters(server: Server) -> EngineCounters | None:
@@ -282,8 +312,6 @@ def _metrics(server: Server) -> dict[str, float] | None:
     for line in reply.text.splitlines():
         name, _, value = line.partition(" ")
         if name and not name.startswith("#"):
-            try:
+            with contextlib.suppress(ValueError):
                 found[name] = float(value)
-            except ValueError:
-                continue
-    return found
+    return {name: value for name, value in found.items() if math.isfinite(value)}

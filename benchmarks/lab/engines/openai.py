@@ -197,9 +197,9 @@ def _entry(listed: Sequence[Mapping[str, Any]], model: str | None) -> Mapping[st
 
 def _vllm(client: httpx.Client, server: ask.Server, entry: Mapping[str, Any]) -> EngineFacts:
     version = ask.get_json(client, server, "/version")
-    return EngineFacts(
+    return ask.told(
         engine="vllm",
-        version=version.get("version") if isinstance(version, Mapping) else None,
+        version=ask.mapping(version).get("version"),
         model_id=entry.get("id"),
         model_file=entry.get("root"),
         context=entry.get("max_model_len"),
@@ -212,28 +212,28 @@ def _ollama(client: httpx.Client, server: ask.Server, model: str | None) -> Engi
     if not isinstance(version, Mapping) or "version" not in version:
         return None
     running = ask.get_json(client, server, "/api/ps")
-    entries = running.get("models") or [] if isinstance(running, Mapping) else []
+    entries = ask.entries(ask.mapping(running).get("models"))
     names = (model, f"{model}:latest")
     loaded: Mapping[str, Any] = next(
         (each for each in entries if each.get("name") in names or each.get("model") in names), {}
     )
-    return EngineFacts(
+    return ask.told(
         engine="ollama",
         version=version["version"],
         model_id=model,
         model_digest=loaded.get("digest"),
-        quantization=(loaded.get("details") or {}).get("quantization_level"),
+        quantization=ask.mapping(loaded.get("details")).get("quantization_level"),
         context=loaded.get("context_length"),
     )
 
 
 def _lm_studio(client: httpx.Client, server: ask.Server, model: str | None) -> EngineFacts | None:
     listed = ask.get_json(client, server, "/api/v0/models")
-    entries = listed.get("data") or [] if isinstance(listed, Mapping) else []
+    entries = ask.entries(ask.mapping(listed).get("data"))
     found = next((each for each in entries if each.get("id") == model), None)
     if found is None:
         return None
-    return EngineFacts(
+    return ask.told(
         engine="lm studio",
         model_id=model,
         quantization=found.get("quantization"),

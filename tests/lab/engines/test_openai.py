@@ -11,13 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.lab.engines import ask, find
 from benchmarks.lab.engines import openai as attached
 from benchmarks.lab.engines.base import PATHS, Endpoint, TrialContext, refuse_hosted
 from benchmarks.lab.errors import LabError, Refused, UsageError
-from benchmarks.lab.model import Backend, EngineCounters
+from benchmarks.lab.model import Backend, EngineCounters, EngineFacts
 
 Answer = tuple[int, str, str]  # status, content type, body
 Routes = Mapping[str, Any]  # path -> JSON value, or a function that gives an Answer
@@ -322,3 +323,39 @@ def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pyte
     with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
         pass
     assert box.result is None
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        {"/v1/models": {"data": [{"id": "m", "max_model_len": True, "root": 5}]}, "/version": {"version": [1]}},
+        {"/v1/models": {"data": [{"id": "m", "max_model_len": 1e400}]}, "/version": "0.9"},
+        {"/v1/models": MODELS, "/api/version": {"version": 5}, "/api/ps": {"models": [5, {"name": "m", "details": 1}]}},
+        {"/v1/models": MODELS, "/api/version": {"version": None}, "/api/ps": {"models": {"name": "m"}}},
+        {"/v1/models": MODELS, "/api/v0/models": {"data": [None, {"id": "m", "loaded_context_length": "many"}]}},
+        {"/v1/models": MODELS, "/props": {"default_generation_settings": [1]}, "/slots": [{"n_ctx": -1}]},
+        {"/v1/models": MODELS, "/props": {"default_generation_settings": {"params": 5, "n_ctx": "x"}}},
+        {"/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp", "meta": 3}]},
+         "/props": {"default_generation_settings": {}, "build_info": 7, "total_slots": 0}},
+    ],
+)  # fmt: skip
+def test_what_a_server_tells_in_another_type_is_not_told(routes: Routes) -> None:
+    with fake({**routes, PATHS["openai-chat"]: CHAT}) as url, attach(url) as endpoint:
+        facts = endpoint.facts
+    assert msgspec.convert(msgspec.to_builtins(facts), EngineFacts) == facts
+    assert (facts.version, facts.quantization, facts.context, facts.context_trained, facts.slots) == (None,) * 5
+
+
+def test_a_whole_number_counts_also_when_it_is_written_as_a_fraction() -> None:
+    routes = {"/v1/models": {"data": [{"id": "m", "max_model_len": 8192.0}]}, PATHS["openai-chat"]: CHAT}
+    with fake(routes) as url, attach(url) as endpoint:
+        assert type(endpoint.facts.context) is int
+        assert endpoint.facts.context == 8192
+
+
+def test_counters_that_are_no_numbers_are_no_counters() -> None:
+    def metrics() -> Answer:
+        return 200, "text/plain", "".join(f"{name} NaN\n" for name in ask.COUNTERS.values())
+
+    with fake({"/metrics": metrics}) as url:
+        assert ask.counters(ask.Server(base_url=url, who="x")) is None
