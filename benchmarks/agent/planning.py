@@ -5,9 +5,11 @@ It runs no trial and writes no row (`lab/batch` does) and reads no command line 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Final
 
 import msgspec
 
@@ -18,6 +20,8 @@ from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record
 from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import listing, suggest
+
+MOST_TRIALS: Final = 100_000  # a plan stands whole in memory, and none of this size would come to its end
 
 
 class Options(Record, frozen=True, kw_only=True):
@@ -62,6 +66,8 @@ def bench(
         code_digest=code.digest,
         smoke=options.smoke,
     )
+    if (total := len(plan.tasks) * len(plan.cells) * plan.trials) > MOST_TRIALS:
+        raise UsageError(f"--trials {plan.trials}: that makes {total} trials; one batch has at most {MOST_TRIALS}")
     book = ledger.Ledger(options.results or default_ledger(here.id), watcher.say)
     return batch.Bench(
         plan=plan,
@@ -157,6 +163,8 @@ def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
 def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:
     if wanted is None:
         return
+    if not re.fullmatch("[0-9a-f]{7,40}", wanted):  # an empty variable of a shell would guard nothing
+        raise UsageError(f"--require-harness-head {wanted!r} is no commit; give 7 to 40 hexadecimal digits")
     if code.head is None or not (code.head.startswith(wanted) or wanted.startswith(code.head)):
         raise Refused(f"--require-harness-head {wanted}: this checkout is at {code.head or 'no commit'}; check it out")
     if code.dirty:

@@ -9,6 +9,7 @@ Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused (the message say
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import sys
@@ -157,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of trials; give a whole number from 1")
     return int(text)
 

@@ -209,6 +209,8 @@ def stamps(rows: Iterable[Row]) -> dict[str, Mapping[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    if path.exists() and not path.is_file():  # a FIFO would be waited for, a device read for ever
+        raise LabError(f"{path} is no plain file, so it can be no ledger")
     try:
         with path.open("rb") as stream:
             yield from enumerate(stream, 1)

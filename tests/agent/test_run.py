@@ -96,6 +96,9 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
         (("--task", "toolz-grupby"), "--task toolz-grupby: suite core-1 has no such task"),
         (("--tag", "strter"), "--tag strter: no task has it"),
         (("--trials", "0"), "give a whole number from 1"),
+        (("--trials", "²"), "give a whole number from 1"),
+        (("--trials", "999999999"), "one batch has at most 100000"),
+        (("--require-harness-head", ""), "--require-harness-head '' is no commit"),
         (("--stall-seconds", "soon"), "is no number of seconds above 0"),
     ],
 )

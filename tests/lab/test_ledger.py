@@ -612,3 +612,12 @@ def test_which_keys_make_a_series_is_documented_as_the_code_has_it() -> None:
 def test_nested_records_of_other_rooms_are_described_whole() -> None:
     for record, described in rows.NESTED.items():
         assert tuple(described) == record.__struct_fields__
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "fifo", "."])
+def test_what_is_no_plain_file_is_refused_and_neither_waited_for_nor_read_for_ever(tmp_path: Path, path: str) -> None:
+    place = tmp_path / path
+    if path == "fifo":
+        os.mkfifo(place)
+    with pytest.raises(LabError, match="no plain file"):
+        list(ledger.read(place))
