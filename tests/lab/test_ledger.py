@@ -621,3 +621,10 @@ def test_what_is_no_plain_file_is_refused_and_neither_waited_for_nor_read_for_ev
         os.mkfifo(place)
     with pytest.raises(LabError, match="no plain file"):
         list(ledger.read(place))
+
+
+def test_a_trial_without_the_keys_of_one_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_text('{"v":1,"kind":"trial","id":"x","at":"2026-11-30","machine":"m","batch":"b","trial":"one"}\n')
+    with pytest.raises(LabError, match=r"trials\.jsonl:1: row x is no trial"):
+        list(ledger.read(path))
