@@ -5,7 +5,7 @@
 
 Runs on one starter task with small budgets; writes its rows into a ledger of its own. After the batch it looks for what
 must not be there: a process that carries a trial's mark, a file written outside the workspace.
-Exit codes: 0 all as the table says, 1 something differs, 2 usage, 3 refused.
+Exit codes: 0 all as the table says, 1 something differs, 2 usage, 3 refused, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import psutil
 from benchmarks.agent import display, planning
 from benchmarks.lab import batch, ledger, lock, paths, proc
 from benchmarks.lab.engines.scripted.scripts import ESCAPE_NAME
-from benchmarks.lab.errors import EXIT_DONE, LabError, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError, UsageError
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Cell
 from benchmarks.lab.session import Interrupts
-from benchmarks.lab.text import suggest
+from benchmarks.lab.text import count, suggest
 
 PROGRAM: Final = "benchmarks/agent/check.py"
 TABLE: Final = "docs/verdicts.md"
@@ -47,12 +47,17 @@ Expected = dict[tuple[str, str], str]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="check.py", description="Every fault script through every client.")
-    parser.add_argument(
-        "--client", action="append", default=[], metavar="NAME", help="only this client; may be repeated"
+    parser = argparse.ArgumentParser(
+        prog="check.py",
+        description="Play every fault script of the scripted engine through every client, on one task, and compare the "
+        "verdicts with docs/verdicts.md. A client takes some minutes and is installed if need be.",
+        epilog="Exit codes: 0 as the table says, 1 something differs, 2 a flag is wrong, 3 refused, 130 interrupted.",
     )
     parser.add_argument(
-        "--script", action="append", default=[], metavar="NAME", help="only this script; may be repeated"
+        "--client", action="append", default=[], metavar="NAME", help="only this client of the table; may be repeated"
+    )
+    parser.add_argument(
+        "--script", action="append", default=[], metavar="NAME", help="only this script of the table; may be repeated"
     )
     parser.add_argument("--task", metavar="ID", help="task to use; default: the first starter")
     parser.add_argument("--no-lock", action="store_true", help="run beside a measurement (and disturb it)")
@@ -65,9 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabError as error:
         print(f"check.py: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("check.py: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     for line in differing:
         print(f"differs: {line}")
-    print(f"{len(expected)} cases, {len(differing)} differ from {TABLE}")
+    print(f"{count(len(expected), 'case')}, {len(differing)} differ from {TABLE}")
     return EXIT_DIFFERS if differing else EXIT_DONE
 
 
@@ -153,8 +161,9 @@ def _run(expected: Expected, results: Path, task: str | None, *, locked: bool) -
         smoke=False,
         fresh=True,
     )
-    with display.open_watcher() as watcher:
-        bench = planning.bench(options, PROGRAM, (), watcher, Interrupts())
+    interrupts = Interrupts()  # never raised: Ctrl-C ends a check at once, for its rows are not kept
+    with display.open_watcher(interrupts) as watcher:
+        bench = planning.bench(options, PROGRAM, (), watcher, interrupts)
         watcher.prefix = planning.prefix(bench)
         small = {tier: msgspec.structs.replace(one, **LIMITS) for tier, one in bench.plan.budgets.items()}
         plan = msgspec.structs.replace(bench.plan, budgets=small, tasks=bench.plan.tasks[:1], cells=cells)

@@ -17,6 +17,8 @@ from rich.text import Text
 from benchmarks.lab.meter import Live
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Slot
+from benchmarks.lab.session import Interrupts
+from benchmarks.lab.text import count
 
 REFRESH_SECONDS = 0.25
 
@@ -24,10 +26,12 @@ REFRESH_SECONDS = 0.25
 class TerminalWatcher:
     """Stamped lines for everything that lasts; `screen`, if there is one, for what changes by the second."""
 
-    def __init__(self, console: Console, screen: Screen | None) -> None:
+    def __init__(self, console: Console, screen: Screen | None, interrupts: Interrupts) -> None:
         self.prefix = ""
         self._console = console
         self._screen = screen
+        self._interrupts = interrupts
+        self._heard = False
         self._slot: Slot | None = None
         self._place = (0, 0)
         self._started = 0.0
@@ -46,6 +50,9 @@ class TerminalWatcher:
 
     def live(self, live: Live) -> None:
         """The meter's counts of the trial under way."""
+        if self._interrupts.level and not self._heard:  # not said by the signal handler: it may come amid a line
+            self._heard = True
+            self.say("stopping when this trial has ended; Ctrl-C again ends it now, and it is void")
         now = time.monotonic()
         if self._screen is None or self._slot is None or now - self._shown < REFRESH_SECONDS:
             return
@@ -54,7 +61,9 @@ class TerminalWatcher:
         self._screen.update(
             Text(
                 f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  turns {live.turns}  "
-                f"prompt {_known(live.prompt_total)}  output {_known(live.output)}  {self._remaining(now)}"
+                f"prompt {_known(live.prompt_total)}  output {_known(live.output)}  rest: {self._remaining(now)}",
+                no_wrap=True,
+                overflow="ellipsis",
             )
         )
 
@@ -70,21 +79,21 @@ class TerminalWatcher:
     def _remaining(self, now: float) -> str:
         position, of = self._place
         if not self._walls:
-            return "rest of the batch: unknown"
+            return "unknown"
         usual = median(self._walls)
         left = max(usual - (now - self._started), 0.0) + usual * (of - position)
-        return f"rest of the batch: about {left / 60:.0f} min"
+        return f"about {left / 60:.0f} min"
 
 
 @contextmanager
-def open_watcher() -> Iterator[TerminalWatcher]:
+def open_watcher(interrupts: Interrupts) -> Iterator[TerminalWatcher]:
     """A watcher for this terminal, or for a pipe."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        yield TerminalWatcher(console, None)
+        yield TerminalWatcher(console, None, interrupts)
         return
     with Screen(Text(""), console=console, refresh_per_second=4, transient=True) as screen:
-        yield TerminalWatcher(console, screen)
+        yield TerminalWatcher(console, screen, interrupts)
 
 
 def _name(slot: Slot) -> str:
@@ -102,7 +111,7 @@ def _result(row: TrialRow) -> str:
     tokens = (
         "" if row.tokens is None else f", prompt {_known(row.tokens.prompt_total)} output {_known(row.tokens.output)}"
     )
-    turns = "" if row.turns is None else f", {row.turns} turns"
+    turns = "" if row.turns is None else f", {count(row.turns, 'turn')}"
     flags = f" [{', '.join(row.flags)}]" if row.flags else ""
     detail = f": {row.detail}" if row.detail else ""
     return f"{row.verdict}{blame}{wall}{turns}{tokens}{flags}{detail}"

@@ -19,7 +19,7 @@ from benchmarks.lab.errors import Refused, UsageError
 from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record
 from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import count, listing, suggest
 
 MOST_TRIALS: Final = 100_000  # a plan stands whole in memory, and none of this size would come to its end
 
@@ -106,7 +106,8 @@ def rehearse(bench: batch.Bench) -> None:
     cells = ", ".join(map(str, plan.cells))
     total = len(plan.cells) * len(assignments) * plan.trials
     say(
-        f"plan: {len(assignments)} tasks x {len(plan.cells)} cells ({cells}) x {plan.trials} trials = {total} trials, "
+        f"plan: {count(len(assignments), 'task')} x {count(len(plan.cells), 'cell')} ({cells}) x "
+        f"{count(plan.trials, 'trial')} = {count(total, 'trial')}, "
         f"{plan.order}, isolation {plan.isolation}"
     )
     say(f"tasks: {', '.join(assignments)}")
@@ -118,10 +119,8 @@ def rehearse(bench: batch.Bench) -> None:
 
 def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
     """How the batch ended, and what its rows are not evidence of."""
-    yield (
-        f"batch {outcome.batch}: {outcome.done} slots settled, {outcome.void} void rows, {outcome.given_up} given up; "
-        f"rows in {bench.book.path}"
-    )
+    how = f"{count(outcome.done, 'trial')} counted, {outcome.void} void, {outcome.given_up} given up"
+    yield f"batch {outcome.batch}: {how}; rows in {bench.book.path}"
     for name, why in outcome.left_out.items():
         yield f"left out: {name}: {why}"
     if outcome.interrupted:
@@ -130,8 +129,8 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
     if "demo" in purposes:
         yield (
             "the demo model is too small for these tasks, and its chat template knows no tools: its failures say "
-            "nothing about clients. That the harness works is shown by the controls and by "
-            "`uv run benchmarks/agent/run.py --backend scripted`, which solves every task through the same client"
+            "nothing about clients. That the harness works is shown by the controls and by `uv run "
+            "benchmarks/agent/run.py --backend scripted --tag starter`, which solves them through the same client"
         )
 
 
@@ -153,11 +152,11 @@ def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
             known.append(median(walls))
         else:
             bounds.append(bench.plan.budgets[bench.suite.tasks[slot.task].tier].wall_seconds)
-    bound = f"bounded by wall budgets, {sum(bounds) / 60:.0f} min"
+    bound = f"at most {sum(bounds) / 60:.0f} min, where their budgets end them"
     if not known:
         return f"estimate: none, this ledger has no earlier rows of these trials; {bound}"
-    told = f"estimate: {sum(known) / 60:.0f} min from earlier rows of this ledger"
-    return told if not bounds else f"{told}; the rest has no earlier rows and is {bound}"
+    told = f"estimate: {sum(known) / 60:.0f} min for {count(len(known), 'trial')} by earlier rows of this ledger"
+    return told if not bounds else f"{told}; {count(len(bounds), 'trial')} without: {bound}"
 
 
 def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:
@@ -199,7 +198,8 @@ def _clients(options: Options, lab: labfile.Lab) -> tuple[str, ...]:
 def _tasks(options: Options, suite: tasks.Suite, backends: Sequence[Backend], lab: labfile.Lab) -> tuple[str, ...]:
     for name in options.tasks:
         if name not in suite.tasks:
-            raise UsageError(f"--task {name}: suite {suite.name} has no such task{suggest(name, suite.tasks)}")
+            hint = f"{suggest(name, suite.tasks)}; it has {listing(suite.tasks, 20)}"
+            raise UsageError(f"--task {name}: suite {suite.name} has no such task{hint}")
     tags = {tag for task in suite.tasks.values() for tag in task.tags}
     for tag in options.tags:
         if tag not in tags:

@@ -47,7 +47,7 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
     from benchmarks.agent import display, planning  # noqa: PLC0415 - heavy imports stay out of --help
     from benchmarks.lab import batch, lock  # noqa: PLC0415
 
-    with _interrupts() as interrupts, display.open_watcher() as watcher:
+    with _interrupts() as interrupts, display.open_watcher(interrupts) as watcher:
         bench = planning.bench(options, PROGRAM, arguments, watcher, interrupts)
         watcher.prefix = planning.prefix(bench)
         if options.dry_run:
@@ -116,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         "--backend", action="append", default=[], metavar="NAME", help="entry of lab.yaml or lab.local.yaml"
     )
     what.add_argument("--client", action="append", default=[], metavar="NAME", help="agent program (docs/clients.md)")
-    what.add_argument("--task", action="append", default=[], metavar="ID", help="task of the suite")
+    what.add_argument(
+        "--task", action="append", default=[], metavar="ID", help="task of the suite (benchmarks/agent/tasks)"
+    )
     what.add_argument(
         "--tag",
         action="append",
@@ -143,7 +145,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--fresh", action="store_true", help="start a new batch instead of continuing an unfinished one")
     how.add_argument("--no-lock", action="store_true", help="measure beside another measurement; the rows will say so")
     how.add_argument(
-        "--dry-run", action="store_true", help="run the controls, print the plan and an estimate, write nothing"
+        "--dry-run",
+        action="store_true",
+        help="run the controls, print the plan and an estimate; ask no server, write nothing",
     )
     out = parser.add_argument_group("what is written")
     out.add_argument(

@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         if args.write or args.check:
+            _refuse_selection(args)
             return _pages(checkout_root(), write=args.write)
         return _show(_query(args, checkout_root()), "json" if args.json else "markdown" if args.markdown else "text")
     except LabError as error:
@@ -72,7 +73,8 @@ def _show(query: Query, form: str) -> int:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain.plain(evidence, computed))).decode() + "\n")
         return EXIT_DONE
     prefix = stamp.prefix(stamp.code(), _label(query))
-    head = blocks.Paragraph(text=f"{prefix} {count(len(own), 'row')} of {query.ledger}")
+    trials = sum(row.kind == "trial" for row in own)
+    head = blocks.Paragraph(text=f"{prefix} {count(trials, 'trial')} in {query.ledger}")
     report: list[blocks.Block] = [head, *tables.machine_blocks(evidence, computed)]
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     sys.stdout.write(blocks.markdown(report) if form == "markdown" else blocks.terminal(report, width))
@@ -92,9 +94,12 @@ def _check_names(query: Query, rows: Sequence[TrialRow]) -> None:
 
 
 def _label(query: Query) -> str:
+    from benchmarks.lab import machine  # noqa: PLC0415
     from benchmarks.lab.report import pages  # noqa: PLC0415
 
-    return str(pages.about(checkout_root() / "hardware" / query.machine).get("label") or query.machine)
+    here = machine.describe()
+    unwritten = here.label if here.id == query.machine else query.machine
+    return str(pages.about(checkout_root() / "hardware" / query.machine).get("label") or unwritten)
 
 
 # ---- pages ----
@@ -117,6 +122,13 @@ def _pages(root: Path, *, write: bool) -> int:
 
 
 # ---- flags ----
+
+
+def _refuse_selection(args: argparse.Namespace) -> None:
+    """The pages are of all ledgers below hardware/: a selection would be passed over in silence."""
+    for name in ("results", "machine", "task", "client", "backend"):
+        if getattr(args, name):
+            raise UsageError(f"--{name}: --write and --check take all ledgers below hardware/; leave it out")
 
 
 def _query(args: argparse.Namespace, root: Path) -> Query:

@@ -112,8 +112,10 @@ def find_backend(lab: Lab, name: str) -> Backend:
     """The backend of that name; UsageError with a suggestion if the lab file has none."""
     if name not in lab.backends:
         known = listing(lab.backends, 12)
+        alone = len(lab.files) == 1
+        read = f"there is no {lab.files[0].with_name(LOCAL)}" if alone else f"read from {listing(map(str, lab.files))}"
         raise UsageError(
-            f"--backend {name}: the lab file has no such entry{suggest(name, lab.backends)}; it has {known}"
+            f"--backend {name}: the lab file has no such entry{suggest(name, lab.backends)}; it has {known} ({read})"
         )
     return lab.backends[name]
 
@@ -219,6 +221,8 @@ def _backend(name: str, at: At) -> Backend:
         raise UsageError(f"{at.where}: the name of a backend is made of letters, digits, dots, dashes and underscores")
     what = f"backend {name}"
     entries = _mapping(at, what, _settings(Backend, "name"))
+    if not entries:
+        raise UsageError(f"{at.where}: {what} is empty; its settings stand below it, further to the right")
     if "engine" not in entries:
         raise UsageError(f"{at.where}: {what} needs `engine:`, the program that serves it")
     if (secret := _secret_option(entries.get("options"))) is not None:
@@ -300,8 +304,10 @@ def _mapping(at: At, what: str, known: tuple[str, ...] | None = None) -> dict[st
                 raise UsageError(
                     f"{entry.where}: a key may not stand in the lab file; name a variable in `api_key_env`"
                 )
-            hint = suggest(name, known)
-            raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{hint}; known: {listing(known, 30)}")
+            hint = f"{suggest(name, known)}; known: {listing(known, 30)}"
+            if known is SECTIONS and isinstance(entry.value, dict | None):
+                hint += "; a backend stands below `backends:`, further to the right"
+            raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{hint}")
     return at.value
 
 

@@ -69,7 +69,10 @@ def unsupported(client: Client, endpoint: Endpoint, backend: Backend) -> str | N
             f"{backend.name} has a context of {context}"
         )
     if client.tool_loop and endpoint.facts.template_tools is False:
-        return f"the chat template of {backend.name} renders no tools, and {client.name} edits through tools only"
+        return (
+            f"the chat template of {backend.name} renders no tools, and {client.name} edits through tools only; give "
+            "the server a template that does, or take a client that edits by text blocks (docs/clients.md)"
+        )
     return next((why for name in client.needs if (why := _refused(client, endpoint, backend, NEEDS[name]))), None)
 
 

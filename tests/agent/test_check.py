@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.agent import check
 from benchmarks.lab import clients
 from benchmarks.lab.engines.scripted.scripts import SCRIPTS
+from tests.agent.test_run import wait_for
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Desk
@@ -36,6 +38,17 @@ def test_the_stub_agent_gets_the_documented_verdicts(desk: Desk) -> None:
     code, output = desk.run("--client", "stub", "--task", "toolz-groupby", *flags, program="check.py")
     assert code == 0, output
     assert f"{len(scripts)} cases, 0 differ" in output
+
+
+def test_ctrl_c_is_one_sentence_and_leaves_nothing(desk: Desk) -> None:
+    run = desk.start("--client", "stub", "--task", "toolz-groupby", "--script", "stall", program="check.py")
+    wait_for(lambda: any((desk.folder / "state" / "evidence").glob("*/*/*/exchanges")))
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, output
+    assert "check.py: interrupted" in output
+    assert "Traceback" not in output
+    assert not desk.processes()
 
 
 @pytest.mark.timeout(900)

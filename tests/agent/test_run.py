@@ -81,7 +81,7 @@ def test_a_pair_that_cannot_work_gets_a_row_with_the_reason_and_no_trial(
 def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
     code, output = desk.trial(*SCRIPTED, "--dry-run")
     assert code == 0, output
-    assert "1 tasks x 1 cells (scripted/stub) x 1 trials = 1 trials" in output
+    assert "1 task x 1 cell (scripted/stub) x 1 trial = 1 trial," in output
     assert "gold passes, excised fails" in output
     assert "estimate" in output
     assert not desk.results.exists()
@@ -93,7 +93,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
         (("--backend", "scriptd"), "--backend scriptd: the lab file has no such entry (did you mean"),
         (("--backend", "scripted:solv"), "script 'solv' is unknown"),
         (("--client", "codx"), "'codx' is not known"),
-        (("--task", "toolz-grupby"), "--task toolz-grupby: suite core-1 has no such task"),
+        (("--task", "toolz-grupby"), 'suite core-1 has no such task (did you mean "toolz-groupby"?); it has boltons-'),
         (("--tag", "strter"), "--tag strter: no task has it"),
         (("--trials", "0"), "give a whole number from 1"),
         (("--trials", "²"), "give a whole number from 1"),
@@ -229,6 +229,7 @@ def test_ctrl_c_once_finishes_the_trial_and_stops(desk: Desk) -> None:
     run.send_signal(signal.SIGINT)
     output, _ = run.communicate(timeout=120)
     assert run.returncode == 130, output
+    assert output.count("stopping when this trial has ended; Ctrl-C again ends it now") == 1
     assert [row.verdict for row in desk.trials()] == ["passed"]
     code, output = desk.run("--results", str(desk.results), "--backend", "scripted:slow_prefill", "--client", "stub",
                             "--task", "toolz-groupby", "--trials", "2", "--skip-smoke")  # fmt: skip

@@ -184,6 +184,11 @@ def test_pages_are_written_once_and_drift_is_seen(root: Path, capsys: pytest.Cap
     assert f"hardware/{HERE}/RESULTS.md" in capsys.readouterr().out
 
 
+def test_pages_take_no_selection(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert summarize.main(["--write", "--results", str(book)]) == 2
+    assert "--results: --write and --check take all ledgers" in capsys.readouterr().err
+
+
 def test_the_results_pages_of_this_checkout_are_what_its_ledgers_give(capsys: pytest.CaptureFixture[str]) -> None:
     assert summarize.main(["--check"]) == 0, capsys.readouterr().out
 

@@ -209,6 +209,9 @@ def test_a_mistake_in_an_entry_names_its_line_and_the_fix(read: Reader, line: st
     ("text", "line", "words"),
     [
         ("backend: {}", 1, '`backend` is no setting of the lab file (did you mean "backends"?)'),
+        ("mine:\n  engine: openai", 1, "a backend stands below `backends:`, further to the right"),
+        ("backends:\nmine:\n  engine: openai", 2, "a backend stands below `backends:`, further to the right"),
+        ("backends:\n  mine:\n  engine: openai", 2, "backend mine is empty; its settings stand below it"),
         ("\n- a list", 2, "the lab file must be settings with their values, not a list"),
         ("backends: [a]", 1, "backends must be settings with their values, not a list"),
         ("backends:\n  a: {model: x}", 2, "backend a needs `engine:`"),
@@ -275,11 +278,19 @@ def test_settings_that_only_sound_like_keys_are_allowed(read: Reader) -> None:
     assert len(lab.backends["mine"].options) == 3
 
 
-def test_an_unknown_backend_is_one_sentence_with_a_suggestion() -> None:
+def test_an_unknown_backend_is_one_sentence_with_a_suggestion(tmp_path: Path) -> None:
     lab = labfile.load(SHIPPED)
     assert labfile.find_backend(lab, "embedded").name == "embedded"
     with pytest.raises(UsageError, match=r'--backend embeded: .*did you mean "embedded".* it has embedded, scripted'):
         labfile.find_backend(lab, "embeded")
+    with pytest.raises(
+        UsageError, match=rf"it has embedded, scripted \(there is no {SHIPPED.with_name('lab.local.yaml')}\)"
+    ):
+        labfile.find_backend(lab, "mine")
+    own = tmp_path / "own.yaml"
+    own.touch()
+    with pytest.raises(UsageError, match=rf"\(read from .*lab.yaml, {own}\)"):
+        labfile.find_backend(labfile.load(SHIPPED, own), "mine")
 
 
 @pytest.mark.parametrize(

@@ -445,6 +445,21 @@ def test_the_terminal_gets_lines_that_fit_or_lists(book: Book) -> None:
     assert "<br>" not in text
 
 
+def test_a_list_joins_what_belongs_together_and_no_path_is_cut() -> None:
+    table = Table(title="Cells", of="", columns=("", "cell"), rows=(("A", f"{'m' * 70}\n× b × c\n(demo)\nx 1"),))
+    assert f"    cell: {'m' * 70} × b × c (demo) · x 1" in blocks.terminal([table], 60)
+    path = "/a-long-folder/of-some-person/with-a-name/trials.jsonl"
+    assert f" {path} " in blocks.terminal([blocks.Paragraph(text=f"six trials of {path} here")], 60).replace("\n", " ")
+
+
+def test_models_and_samplers_are_told_briefly() -> None:
+    names = ("/home/me/models/tiny.Q4.gguf", "C:\\models\\tiny.Q4.gguf", "Qwen/Qwen3-Coder", None)
+    assert [words.model(name) for name in names] == ["tiny.Q4.gguf", "tiny.Q4.gguf", "Qwen/Qwen3-Coder", "–"]
+    sampler = {"dry_multiplier": 0.0, "min_p": 0.1, "temperature": 0.7, "top_p": 0.8}
+    assert words.sampler(sampler, 40) == "temperature 0.7, top_p 0.8, min_p 0.1, …"
+    assert words.sampler(None, 40) == "–"
+
+
 def test_json_values_are_plain_and_unknown_is_null(book: Book) -> None:
     book.trials(0, 0, 1)
     evidence = book.evidence()

@@ -21,6 +21,7 @@ from benchmarks.lab.model import Environment, Judgement, Task
 from benchmarks.lab.rows import ControlRow
 from benchmarks.lab.schedule import Cell
 from benchmarks.lab.session import Rig
+from benchmarks.lab.text import count
 
 
 def rehearse(bench: Bench, left_out: dict[str, str]) -> dict[str, trial.Assignment]:
@@ -126,6 +127,4 @@ def leave_out_leaks(
             left_out[task] = f"its answer can be read in the sandbox: {leaks[0].path} ({leaks[0].evidence})"
             bench.watcher.say(f"{task}: left out, {left_out[task]}")
             del assignments[task]
-    bench.watcher.say(
-        f"no answer in sight of the remaining {len(assignments)} tasks ({time.monotonic() - begin:.1f} s)"
-    )
+    bench.watcher.say(f"no answer in sight of {count(len(assignments), 'task')} ({time.monotonic() - begin:.1f} s)")

@@ -19,6 +19,7 @@ from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Record, Verdict
 from benchmarks.lab.rows import BatchEnd, BatchStart
 from benchmarks.lab.schedule import Slot, owed, plan_digest, slots
+from benchmarks.lab.text import count
 
 
 def execute(bench: Bench) -> Outcome:
@@ -65,7 +66,7 @@ def _open(bench: Bench, held: ExitStack) -> tuple[str, list[tuple[Slot, Verdict]
         claimed = found.batch  # and look again: it may have grown, or ended, before it was ours
     if found is not None:
         done = [(Slot(**key._asdict()), verdict) for key, verdict in found.results]
-        bench.watcher.say(f"continuing batch {found.batch}: {len(done)} rows are there already")
+        bench.watcher.say(f"continuing batch {found.batch}: {count(len(done), 'trial')} done already")
         return found.batch, done
     batch = ledger.new_id()
     _claim(bench, batch, held)

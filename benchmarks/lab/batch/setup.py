@@ -43,7 +43,7 @@ def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
     kits = _install(bench, left_out)
     built = environments(bench)
     rigs = _rigs(bench, _servers(bench, stack), kits, write, left_out)
-    if bench.plan.smoke:
+    if bench.plan.smoke and rigs:
         rigs = _conforming(bench, rigs, built, write, left_out)
     if not rigs:
         raise Refused("no cell is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))

@@ -21,5 +21,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
 def find(name: str) -> Engine:
     """The engine of that name. Raises UsageError that lists the known ones."""
     if name not in ENGINES:
-        raise UsageError(f"engine '{name}' is unknown; there are: {', '.join(ENGINES)}")
+        raise UsageError(
+            f"engine '{name}' is unknown; there are: {', '.join(ENGINES)}. `openai` is any server that runs already: "
+            "Ollama, LM Studio, llama-server, vLLM"
+        )
     return ENGINES[name]

@@ -229,10 +229,13 @@ def _sent(server: Server, send: Callable[[], httpx.Response]) -> httpx.Response:
         return send()
     except httpx.ConnectError as error:
         raise Refused(
-            f"{server.who}: nothing listens at {server.base_url}; start the server or correct the port"
+            f"{server.who}: nothing listens at {server.base_url}; start the server or correct the address"
         ) from error
     except httpx.TimeoutException as error:
-        raise Refused(f"{server.who}: {server.base_url} accepts connections but does not answer; restart it") from error
+        raise Refused(
+            f"{server.who}: {server.base_url} accepts connections but does not answer; restart it, or correct the "
+            "address (http or https)"
+        ) from error
     except httpx.HTTPError as error:
         raise Refused(f"{server.who}: {server.base_url} does not speak HTTP ({type(error).__name__})") from error
 

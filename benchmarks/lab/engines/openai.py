@@ -86,6 +86,7 @@ class OpenAIEngine:
     def serve(self, backend: Backend, state: Path, say: Say) -> Iterator[AttachedEndpoint]:
         """Attach: find the model, wait for a real completion, see which dialects are spoken."""
         only_options(backend, OPTIONS)
+        _check_sampler(backend)
         server = server_of(backend)
         limit = float(backend.options.get("ready_seconds", READY_SECONDS))
         say(f"backend {backend.name}: asking {server.base_url}")
@@ -98,6 +99,15 @@ class OpenAIEngine:
             raise UsageError(f"{server.who}: {server.base_url} speaks no known dialect; name one in option dialects")
         say(f"backend {backend.name}: {model} answers after {ready.completion_seconds:.1f} s in {', '.join(dialects)}")
         yield AttachedEndpoint(server, backend, model, dialects, read_facts(server, model))
+
+
+def _check_sampler(backend: Backend) -> None:
+    """Raise UsageError for a sampler that nobody would set: rows would say of a server what only the lab file says."""
+    if backend.sampler and "sampler" not in backend.rewrite:
+        raise UsageError(
+            f"backend '{backend.name}': field sampler changes nothing at a server that runs already; add "
+            "`rewrite: [sampler]`, or set it there and leave it out here"
+        )
 
 
 def server_of(backend: Backend) -> ask.Server:
@@ -126,8 +136,12 @@ def choose_model(backend: Backend, server: ask.Server) -> str:
     if backend.model:
         return backend.model
     if len(served) != 1:
-        what = f"serves {len(served)} models ({listing(served)})" if served else "lists no model"
-        raise UsageError(f"backend '{backend.name}': field model is missing and {server.base_url} {what}; name one")
+        what = (
+            f"serves {len(served)} models ({listing(served)}); name one"
+            if served
+            else "lists none at /v1/models; name one, or correct the address (scheme, host and port are enough)"
+        )
+        raise UsageError(f"backend '{backend.name}': field model is missing and {server.base_url} {what}")
     refuse_hosted(backend.name, served[0])
     return served[0]
 

@@ -5,9 +5,10 @@ Entries of a table are text; a newline inside one is a line break. It knows noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from textwrap import wrap
+from textwrap import TextWrapper
 
 from benchmarks.lab.model import Record
 
@@ -88,22 +89,27 @@ def terminal(blocks: Iterable[Block], width: int = 100) -> str:
     return "\n\n".join(_plain(block, width) for block in blocks) + "\n"
 
 
+def _wrapped(text: str, width: int, indent: str = "") -> str:
+    """The text on lines of `width`; a path or a flag is not cut, so that it can be copied."""
+    return TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False).fill(text)
+
+
 def _plain(block: Block, width: int) -> str:
     match block:
         case Heading(level=level, text=text):
             return text if level > 2 else f"{text}\n{('=' if level == 1 else '-') * len(text)}"
         case Paragraph(text=text):
-            return "\n".join(wrap(text, width))
+            return _wrapped(text, width)
         case Bullets(items=items):
-            return "\n".join("\n".join(wrap(f"- {item}", width, subsequent_indent="  ")) for item in items)
+            return "\n".join(_wrapped(f"- {item}", width, "  ") for item in items)
         case Table():
             return _plain_table(block, width)
 
 
 def _plain_table(table: Table, width: int) -> str:
-    head = "\n".join(wrap(f"{table.title} ({table.of})" if table.of else table.title, width))
+    head = _wrapped(f"{table.title} ({table.of})" if table.of else table.title, width)
     body = _grid(table) if sum(_widths(table)) + GAP * (len(table.columns) - 1) <= width else _listed(table)
-    notes = ["\n".join(wrap(note, width)) for note in table.notes]
+    notes = [_wrapped(note, width) for note in table.notes]
     return "\n".join((head, *body, *([""] if notes else []), *notes))
 
 
@@ -139,7 +145,10 @@ def _listed(table: Table) -> list[str]:
     for row in table.rows:
         lines.append(row[0].replace("\n", " "))
         names = zip(table.columns[1:], row[1:], strict=True)
-        lines += [
-            f"    {name.replace(chr(10), ' ')}: {entry.replace(chr(10), ' · ')}" for name, entry in names if entry
-        ]
+        lines += [f"    {name.replace(chr(10), ' ')}: {_in_line(entry)}" for name, entry in names if entry]
     return lines
+
+
+def _in_line(entry: str) -> str:
+    """An entry's lines as one; a line that goes on with × or a bracket belongs to the one before."""
+    return re.sub(r"\n(?=[×(])", " ", entry).replace("\n", " · ")

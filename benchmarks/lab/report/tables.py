@@ -121,21 +121,22 @@ def _cells(section: Section) -> Table:
 def _cell(column: Column) -> tuple[str, ...]:
     values = {name: words.known(value) for name, value in column.values.items()}
     told = {name: values.get(name, words.UNKNOWN) for name in _CELL_KEYS}
+    model, sampler = words.model(column.values.get("model")), words.sampler(column.values.get("sampler"), 40)
     void = sum(not trial.counted for trial in column.trials)
     return (
         column.letter,
         f"{column.trials[-1].machine}\n× {column.name}"
         + ("" if column.purpose == "measure" else f"\n({column.purpose})"),
-        f"{told['model']}, {told['quantization']}\n{told['engine']} {told['engine_version']}\n"
+        f"{model}, {told['quantization']}\n{told['engine']} {told['engine_version']}\n"
         f"{column.client} {told['client_version']}",
-        f"context {told['context']}\nsampler {shorten(told['sampler'], 40)}\noutput cap {told['max_tokens']}",
+        f"context {told['context']}\nsampler {sampler}\noutput cap {told['max_tokens']}",
         f"{len(column.trials) - void} counted, {void} void\n{words.days(t.at for t in column.trials)}\n"
         f"series {column.series}\nhead {listing(sorted({_head(trial.values) for trial in column.trials}), 2)}",
     )
 
 
 _CELL_KEYS = (
-    "model", "quantization", "engine", "engine_version", "client_version", "context", "sampler", "max_tokens"
+    "quantization", "engine", "engine_version", "client_version", "context", "max_tokens"
 )  # fmt: skip
 
 

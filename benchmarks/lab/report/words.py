@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from benchmarks.lab.stats import Interval, Spread
+from benchmarks.lab.text import shorten
 
 UNKNOWN = "–"
 UNKNOWN_MEANS = "`–` is what is not known, or what so few trials cannot decide; it is never zero."
@@ -23,6 +25,20 @@ def known(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return msgspec.json.encode(value, order="deterministic").decode()
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def model(name: object) -> str:
+    """A model's name; of the path that llama.cpp gives a model without an alias, the file."""
+    return re.sub(r"^(/|[A-Za-z]:\\).*[/\\](?=[^/\\])", "", known(name))
+
+
+def sampler(values: object, limit: int) -> str:
+    """What differs most between samplers first, as far as it fits: temperature 0.7, top_p 0.8, …"""
+    if not isinstance(values, Mapping):
+        return known(values)
+    order = {name: place for place, name in enumerate(("temperature", "top_p", "top_k", "min_p"))}
+    names = sorted(values, key=lambda name: (order.get(name, len(order)), name))
+    return shorten(", ".join(f"{name} {known(values[name])}" for name in names), limit)
 
 
 def share(value: float | None) -> str:

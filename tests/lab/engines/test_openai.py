@@ -195,6 +195,14 @@ def test_an_unfit_address_names_the_field_and_is_not_repeated(url: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_sampler_that_nobody_would_set_is_refused() -> None:
+    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: CHAT}) as url:
+        with pytest.raises(UsageError, match=r"field sampler changes nothing.*`rewrite: \[sampler\]`"):
+            attach(url, sampler={"temperature": 0.2}).__enter__()
+        with attach(url, sampler={"temperature": 0.2}, rewrite=("sampler",)) as endpoint:
+            assert endpoint.model == "m"
+
+
 def test_several_models_and_none_named_lists_them() -> None:
     with (
         fake({"/v1/models": {"data": [{"id": "a"}, {"id": "b"}]}}) as url,
