@@ -18,7 +18,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
+try:
+    from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
+except ModuleNotFoundError as error:  # the first mistake there is to make: python instead of uv
+    sys.exit(f"run.py: {error}; start it as `uv run benchmarks/agent/run.py`, which installs what it needs")
 
 if TYPE_CHECKING:
     from benchmarks.agent.planning import Options
