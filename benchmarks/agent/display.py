@@ -60,8 +60,8 @@ class TerminalWatcher:
         position, of = self._place
         self._screen.update(
             Text(
-                f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  turns {live.turns}  "
-                f"prompt {_known(live.prompt_total)}  output {_known(live.output)}  rest: {self._remaining(now)}",
+                f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  rest: {self._remaining(now)}  "
+                f"turns {live.turns}  prompt {_known(live.prompt_total)}  output {_known(live.output)}",
                 no_wrap=True,
                 overflow="ellipsis",
             )

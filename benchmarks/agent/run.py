@@ -18,10 +18,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-try:
-    from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
-except ModuleNotFoundError as error:  # the first mistake there is to make: python instead of uv
-    sys.exit(f"run.py: {error}; start it as `uv run benchmarks/agent/run.py`, which installs what it needs")
+from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
 
 if TYPE_CHECKING:
     from benchmarks.agent.planning import Options

@@ -455,7 +455,7 @@ def test_a_list_joins_what_belongs_together_and_no_path_is_cut() -> None:
 def test_models_and_samplers_are_told_briefly() -> None:
     names = ("/home/me/models/tiny.Q4.gguf", "C:\\models\\tiny.Q4.gguf", "Qwen/Qwen3-Coder", None)
     assert [words.model(name) for name in names] == ["tiny.Q4.gguf", "tiny.Q4.gguf", "Qwen/Qwen3-Coder", "–"]
-    sampler = {"dry_multiplier": 0.0, "min_p": 0.1, "temperature": 0.7, "top_p": 0.8}
+    sampler = {"dry_multiplier": 0.0, "min_p": 0.1, "temperature": 0.699999988079071, "top_p": 0.8}
     assert words.sampler(sampler, 40) == "temperature 0.7, top_p 0.8, min_p 0.1, …"
     assert words.sampler(None, 40) == "–"
 

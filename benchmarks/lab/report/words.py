@@ -38,7 +38,8 @@ def sampler(values: object, limit: int) -> str:
         return known(values)
     order = {name: place for place, name in enumerate(("temperature", "top_p", "top_k", "min_p"))}
     names = sorted(values, key=lambda name: (order.get(name, len(order)), name))
-    return shorten(", ".join(f"{name} {known(values[name])}" for name in names), limit)
+    told = {name: f"{values[name]:.4g}" if isinstance(values[name], float) else known(values[name]) for name in names}
+    return shorten(", ".join(f"{name} {value}" for name, value in told.items()), limit)
 
 
 def share(value: float | None) -> str:
