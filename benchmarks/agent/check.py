@@ -36,9 +36,10 @@ PROGRAM: Final = "benchmarks/agent/check.py"
 TABLE: Final = "docs/verdicts.md"
 NOT_APPLICABLE: Final = "n/a"
 EXIT_DIFFERS: Final = 1
-# Small, so that the scripts that never end end soon; a client's own start must still fit into the stall limit.
+# Small, so that the scripts that never end end soon; a client's own start must still fit into the stall limit, and an
+# edit that aider is given as text into the tokens (`wrong` takes 6,500 on toolz).
 STALL_SECONDS: Final = 15.0
-LIMITS: Final = {"stall_seconds": STALL_SECONDS, "wall_seconds": 120.0, "output_tokens": 4000, "turns": 40}
+LIMITS: Final = {"stall_seconds": STALL_SECONDS, "wall_seconds": 120.0, "output_tokens": 8000, "turns": 40}
 # Where the `escape` script writes to, as far as it could be reached from a sandbox that leaks.
 ESCAPES: Final = ("/tmp", "/var/tmp", "/etc", "/usr/local", "/home")
 
