@@ -140,18 +140,27 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(ALL), JSON, st.sampled_from(["", "error", "message_start", "response.completed"]))
-def test_foreign_shapes_never_raise(dialect: Dialect, value: object, name: str) -> None:
+def test_foreign_shapes_give_counts_that_add_up_or_none_and_bodies_that_are_json(
+    dialect: Dialect, value: object, name: str
+) -> None:
     reply = Reply()
     DIALECTS[dialect].event(reply, name, obj(value), 1.0)
     DIALECTS[dialect].whole(reply, obj(value))
-    tokens_of(dialect, reply)
-    engine_timings(reply.timings)
-    body = json.dumps(value).encode()
-    read_request(dialect, body)
-    DIALECTS[dialect].parts(obj(value))
-    rewrite(
-        dialect, body, [Rewrite(name="fold_system"), Rewrite(name="max_tokens", cap=5), Rewrite(name="include_usage")]
+    tokens = tokens_of(dialect, reply)
+    counts = (tokens.prompt_total, tokens.prompt_cached, tokens.prompt_new, tokens.output, tokens.reasoning)
+    assert all(count is None or (type(count) is int and count >= 0) for count in counts)
+    if tokens.prompt_total is not None and tokens.prompt_cached is not None and tokens.prompt_new is not None:
+        assert tokens.prompt_total == tokens.prompt_cached + tokens.prompt_new
+    timings = engine_timings(reply.timings)
+    assert timings is None or all(
+        value is None or value >= 0 for value in (timings.prompt_seconds, timings.output_seconds)
     )
+    body = json.dumps(value).encode()
+    assert all(isinstance(text, str) for text in read_request(dialect, body).user_texts)
+    assert all(isinstance(text, str) for _, text in DIALECTS[dialect].parts(obj(value)))
+    steps = [Rewrite(name="fold_system"), Rewrite(name="max_tokens", cap=5), Rewrite(name="include_usage")]
+    sent, changed = rewrite(dialect, body, steps)
+    assert isinstance(json.loads(sent), dict) if changed else sent == body
 
 
 @given(st.binary(max_size=200))

@@ -43,9 +43,12 @@ def test_the_destination_of_a_packet(seen: bytes, expected: tuple[str, str] | No
     assert destination(seen) == expected
 
 
-@given(st.binary(max_size=100))
-def test_no_packet_breaks_the_reader(data: bytes) -> None:
-    destination(data)
+@given(
+    st.binary(max_size=100) | st.binary(max_size=60).map(lambda asked: packet(17, "192.0.2.1", 53, bytes(12) + asked))
+)
+def test_a_packet_of_any_bytes_has_a_destination_to_print_or_none(data: bytes) -> None:
+    found = destination(data)
+    assert found is None or (found[0] in ("tcp", "udp", "dns") and found[1] and found[1].isprintable())
 
 
 def test_attempts_are_counted_by_destination_in_the_order_of_first_sight() -> None:
