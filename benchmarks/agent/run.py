@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -185,8 +186,7 @@ def _interrupts() -> Iterator[Interrupts]:
     interrupts = Interrupts()
 
     def asked(number: int, frame: object) -> None:
-        interrupts.raise_level()
-        if not interrupts.trials_begun:
+        if interrupts.raise_level(time.monotonic()) and not interrupts.trials_begun:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from benchmarks.lab.errors import UsageError
-from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName
+from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName, SamplerName
 from benchmarks.lab.text import listing, suggest
 
 R = TypeVar("R", bound=Record)
@@ -32,6 +32,7 @@ LOCAL: Final = "lab.local.yaml"
 VARIABLE: Final = "LAB_FILE"
 TIERS: Final = (1, 2, 3, 4)
 REWRITES: Final[tuple[str, ...]] = get_args(RewriteName)
+SAMPLER_NAMES: Final[tuple[str, ...]] = get_args(SamplerName)
 DEEPEST: Final = 20
 
 # Merged as a whole: half a sampler from one file and half from another is nobody's choice.
@@ -233,11 +234,20 @@ def _backend(name: str, at: At) -> Backend:
             f"{key.where}: `api_key_env` of {what} is the NAME of an environment variable, like MY_API_KEY, "
             "never the key itself"
         )
+    _check_sampler(entries.get("sampler"), what)
     _check_rewrites(backend, entries, what)
     if (url := entries.get("base_url")) is not None and backend.base_url is not None:
         cleaned = base_url(backend.base_url, f"{url.where}: `base_url` of {what}")
         return msgspec.structs.replace(backend, base_url=cleaned)
     return backend
+
+
+def _check_sampler(at: At | None, what: str) -> None:
+    """Engines ignore a parameter that they do not know: a misspelled one would be on every row and in no request."""
+    for name, entry in at.value.items() if at is not None else ():
+        if name not in SAMPLER_NAMES:
+            hint = f"{suggest(name, SAMPLER_NAMES)}; known: {', '.join(SAMPLER_NAMES)}"
+            raise UsageError(f"{entry.where}: `sampler` of {what} names no sampling parameter{hint}")
 
 
 def _check_rewrites(backend: Backend, entries: Mapping[str, At], what: str) -> None:

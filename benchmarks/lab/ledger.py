@@ -336,7 +336,15 @@ def _moment(text: str | None, name: str) -> datetime | None:
 
 
 def _within(row: Row, since: datetime | None, until: datetime | None) -> bool:
-    at = datetime.fromisoformat(row.at)
+    if since is until is None:
+        return True
+    try:
+        at = datetime.fromisoformat(row.at).astimezone()
+    except ValueError:
+        raise UsageError(
+            f"row {row.id}: its time `at` {row.at!r} is no ISO 8601 time, so --since and --until cannot place it; "
+            "select by --batch or by ids"
+        ) from None
     return (since is None or at >= since) and (until is None or at < until)
 
 

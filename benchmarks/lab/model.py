@@ -58,6 +58,22 @@ SuiteEnd = Literal["suite", "wall", "memory", "crash"]
 ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
 ClientErrorKind = Literal["context", "loop", "provider", "connection", "permission", "sandbox", "format", "other"]
 RewriteName = Literal["sampler", "max_tokens", "include_usage", "fold_system"]
+SamplerName = Literal[
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "repeat_penalty",
+    "repeat_last_n",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "mirostat",
+    "seed",
+]
 EngineErrorKind = Literal["context", "overloaded", "template", "tool_json", "other"]
 Flag = Literal[
     "would_pass",

@@ -6,6 +6,7 @@ is alive and the meter takes no more requests of it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ POLL_SECONDS = 0.05
 SLEEP_GAP_SECONDS = 5.0  # by which the clocks may disagree before the machine counts as having slept
 END_GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 MAX_LINE_BYTES = 1 << 20  # of one line of the client's output, when it is read
+SAME_REQUEST_SECONDS = 0.3  # a person does not press Ctrl-C twice within this
 STOP_NOW = 2  # level of interrupts that ends the trial under way
 
 
@@ -117,10 +119,18 @@ class Interrupts:
     def __init__(self) -> None:
         self.level = 0
         self.trials_begun = False
+        self._last = -math.inf
 
-    def raise_level(self) -> None:
-        """One more request to stop."""
-        self.level += 1
+    def raise_level(self, at: float) -> bool:
+        """A signal came at this monotonic time; whether it is one more request to stop.
+
+        `uv run` passes on a signal that the terminal, or `timeout`, has already sent to the whole group: the second of
+        the pair is the same request.
+        """
+        new = at - self._last > SAME_REQUEST_SECONDS
+        self.level += new
+        self._last = at
+        return new
 
 
 def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], None] = lambda live: None) -> Session:

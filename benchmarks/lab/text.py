@@ -10,8 +10,13 @@ from collections.abc import Iterable
 
 
 def suggest(name: str, options: Iterable[str]) -> str:
-    """Return ' (did you mean "x"?)' for the option closest to `name`, or '' when none is close."""
+    """Return ' (did you mean "x"?)' for the option closest to `name`, or '' when none is close.
+
+    Several known names joined by commas get the hint that there must be one each.
+    """
     choices = sorted(set(options))
+    if "," in name and set(map(str.strip, name.split(","))) <= set(choices):
+        return " (one name at a time: repeat the flag)"
     folded = {choice.casefold(): choice for choice in choices}
     tail = {choice.rsplit(".", 1)[-1].casefold(): choice for choice in choices}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)

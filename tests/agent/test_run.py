@@ -93,6 +93,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
         (("--backend", "scriptd"), "--backend scriptd: the lab file has no such entry (did you mean"),
         (("--backend", "scripted:solv"), "script 'solv' is unknown"),
         (("--client", "codx"), "'codx' is not known"),
+        (("--client", "codex,claude"), "'codex,claude' is not known (one name at a time: repeat the flag)"),
         (("--task", "toolz-grupby"), 'suite core-1 has no such task (did you mean "toolz-groupby"?); it has boltons-'),
         (("--tag", "strter"), "--tag strter: no task has it"),
         (("--trials", "0"), "give a whole number from 1"),

@@ -190,6 +190,10 @@ ENTRY = "backends:\n  mine:\n    engine: openai\n    {line}\n"
         ("context: 0", "`context` of backend mine must be greater than 0"),
         ("model: 4.1", "`model` of backend mine must be text, not a number"),
         ("model: 2026-01-01", "`model` of backend mine must be text, not a date"),
+        (
+            "sampler: {temperatur: 0}",
+            '`sampler` of backend mine names no sampling parameter (did you mean "temperature"?)',
+        ),
         ("rewrite: sampler", "`rewrite` of backend mine must be a list of text, like [a, b], not text"),
         ("rewrite: [samplr]", 'names an unknown edit (did you mean "sampler"?)'),
         ("rewrite: [max_tokens]", "`rewrite: [max_tokens]` of backend mine needs the setting `max_tokens` to pin"),

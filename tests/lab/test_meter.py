@@ -509,6 +509,21 @@ def test_a_client_that_hangs_up_on_done_has_its_whole_reply() -> None:
     assert (seen.ended, seen.partial, seen.tokens.output) == ("complete", False, 2)
 
 
+def test_an_exchange_that_cannot_be_broken_off_is_a_fault_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(connection: socket.socket, asked: Asked) -> None:
+        connection.sendall(SSE_HEAD + chunk(delta(content="a")))
+        engine.watch(connection)
+
+    monkeypatch.setattr(MeterTrial, "track", lambda trial, seen, cancel: None)
+    monkeypatch.setattr("benchmarks.lab.meter.trial.CLOSE_SECONDS", 0.05)
+    with engine_playing(play) as engine, bench(engine.url) as b:
+        client = b.client()
+        client.request("POST", CHAT, chat_body(stream=True))
+        wait_for(lambda: b.trial.live().output == 1)
+        assert b.trial.close() == ()
+        assert b.trial.faults() == ("exchange 0 could not be broken off within 0.05 s",)
+
+
 def impatient_client(b: Bench, engine: FakeEngine, body: bytes) -> None:
     """Send a request and leave while the engine reads it."""
     client = b.client()

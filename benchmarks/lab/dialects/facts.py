@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from benchmarks.lab.model import EngineTimings, Record, Tokens, ToolCall
+from benchmarks.lab.model import EngineTimings, Record, SamplerName, Tokens, ToolCall
 
 JsonObject = dict[str, Any]
 
@@ -22,10 +22,8 @@ ARGUMENTS_KEPT = 64 << 10  # characters of a call's arguments that go on the rec
 ERROR_KEPT = 2000  # characters of an engine's error that go on the record
 CALLS_KEPT = 256  # calls of one reply; a runaway may write more
 
-SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "repeat_penalty", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "reasoning_effort", "reasoning", "thinking", "output_config",
-)  # fmt: skip
+# How deep a model is to think shapes its reply as a sampler does, under another name in each dialect.
+SAMPLING = (*get_args(SamplerName), "reasoning_effort", "reasoning", "thinking", "output_config")
 
 
 class RequestFacts(Record, frozen=True, kw_only=True):

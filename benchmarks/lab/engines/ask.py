@@ -10,23 +10,20 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 import httpx
 import msgspec
 
 from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS
 from benchmarks.lab.errors import LabError, Refused, UsageError
-from benchmarks.lab.model import Dialect, EngineCounters, EngineFacts, Record
+from benchmarks.lab.model import Dialect, EngineCounters, EngineFacts, Record, SamplerName
 from benchmarks.lab.text import shorten
 
 ANSWER_SECONDS: Final = 10.0  # for a question that needs no model
 POLL_SECONDS: Final = 0.05
 PROBE_TOOL: Final = "local_lab_probe"
-SAMPLER_KEYS: Final = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty", "repeat_last_n",
-    "presence_penalty", "frequency_penalty", "dry_multiplier", "mirostat", "seed", "samplers",
-)  # fmt: skip
+SAMPLER_KEYS: Final = (*get_args(SamplerName), "samplers")  # the last: the order in which they apply
 COUNTERS: Final = {
     "prompt_new": "llamacpp:prompt_tokens_total",
     "prompt_cached": "llamacpp:prompt_tokens_cached_total",
