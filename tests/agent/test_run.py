@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.lab.session import SAME_REQUEST_SECONDS
+
 if TYPE_CHECKING:
     from tests.agent.conftest import Desk
 
@@ -171,8 +173,9 @@ def test_a_batch_under_way_is_not_continued_by_a_second_run(desk: Desk) -> None:
 
 
 def interrupt_twice(process: subprocess.Popen[str]) -> None:
-    """Ask twice; two equal signals at once could be merged by the kernel."""
+    """Ask twice, as far apart as a person's two key presses: closer ones count as one."""
     process.send_signal(signal.SIGINT)
+    time.sleep(SAME_REQUEST_SECONDS + 0.2)
     process.send_signal(signal.SIGTERM)
 
 
