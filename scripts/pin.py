@@ -20,25 +20,30 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.lab import flags, program
+from benchmarks.lab.errors import UsageError
+
 RUNTIME_KEY = "constraint-dependencies"
 BUILD_KEY = "build-constraint-dependencies"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)\s*(?:;\s*(?P<marker>.+))?$")
 
 
-class PinError(Exception):
+class PinError(UsageError):
     """uv could not resolve, or pyproject.toml has not the shape this program edits; the message says which."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse flags, resolve, write. Exit 0: pins are in place; 1: `--check` found others; 2: could not resolve."""
-    args = _parser().parse_args(argv)
+    return program.answer("pin.py", lambda: _main(_parser().parse_args(argv)))
+
+
+def _main(args: argparse.Namespace) -> int:
     project = Path(args.project) if args.project else Path(__file__).resolve().parents[1] / "pyproject.toml"
     try:
         before = project.read_text(encoding="utf-8")
-        after = pinned(before, upgrade=args.upgrade)
-    except PinError as error:
-        sys.stderr.write(f"pin.py: {error}\n")
-        return 2
+    except (OSError, ValueError) as error:
+        raise PinError(f"{project} cannot be read ({error}); name a pyproject.toml with --project") from None
+    after = pinned(before, upgrade=args.upgrade)
     if args.check:
         sys.stdout.write("pins are up to date\n" if before == after else "pins differ: run `uv run scripts/pin.py`\n")
         return int(before != after)
@@ -118,12 +123,12 @@ def _environment() -> Mapping[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Pin every package, transitive ones too, in pyproject.toml.")
+    parser = flags.Parser(description="Pin every package, transitive ones too, in pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="let go of the present pins and take the newest")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the pins would change")
-    parser.add_argument("--project", metavar="PATH", help="another pyproject.toml")
+    parser.add_argument("--project", type=flags.text, metavar="PATH", help="another pyproject.toml")
     return parser
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program.leave("pin.py", main)

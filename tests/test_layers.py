@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "benchmarks" / "lab"
 PROGRAM_FOLDERS = ("agent", "codegen", "serving", "resyn")
 
-BASE = {"errors", "model", "text"}
+BASE = {"errors", "model", "text", "yamlfile"}
 PLACES = {"paths", "fsio", "proc", "sandbox"}
 FACTS = {"machine", "stamp", "rows", "ledger", "series", "lock", "labfile", "stats"}
 TASKS = {"excise", "checkout", "judge", "grade", "tasks"}
@@ -42,11 +42,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
     "text": set(),
+    "yamlfile": {"errors"},
+    "program": {"errors"},
+    "flags": {"errors"},
     "paths": {"errors"},
     "stats": {"model"},
     **dict.fromkeys(("proc", "fsio", "sandbox"), BASE | PLACES),
-    "labfile": {"errors", "model", "text"},
-    "tasks": {"errors", "model", "text"},
+    **dict.fromkeys(("labfile", "tasks"), BASE),
     "shares": {"model"},
     "rows": {"errors", "model", "text"},
     **dict.fromkeys(("machine", "stamp", "ledger", "series", "lock"), BASE | PLACES | FACTS),

@@ -9,7 +9,6 @@ It does not know which engines and clients exist (their tables do), and reads no
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import types
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from benchmarks.lab import yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName, SamplerName
 from benchmarks.lab.text import listing, suggest
@@ -34,6 +34,7 @@ TIERS: Final = (1, 2, 3, 4)
 REWRITES: Final[tuple[str, ...]] = get_args(RewriteName)
 SAMPLER_NAMES: Final[tuple[str, ...]] = get_args(SamplerName)
 DEEPEST: Final = 20
+MOST_DAYS: Final = 36_500  # a century: more seconds than that no clock here can count back
 
 # Merged as a whole: half a sampler from one file and half from another is nobody's choice.
 _WHOLE: Final = frozenset({"sampler", "options"})
@@ -147,17 +148,7 @@ def base_url(url: str, what: str) -> str:
 
 
 def _parse(path: Path) -> At:
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text; save it as UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{path}:{line}: this is no YAML: {error.problem}") from None
-    except yaml.YAMLError:
-        raise UsageError(f"{path} is no YAML text; it holds characters that YAML does not allow") from None
+    node = yamlfile.read(path, lambda text: yaml.compose(text, Loader=yamlfile.Loader))
     return At(value={}, where=f"{path}:1") if node is None else _located(node, path, 0)
 
 
@@ -170,7 +161,9 @@ def _located(node: yaml.Node, path: Path, depth: int) -> At:
     if isinstance(node, yaml.SequenceNode):
         return At(value=[_located(item, path, depth + 1) for item in node.value], where=where)
     try:
-        return At(value=yaml.SafeLoader("").construct_object(node), where=where)
+        return At(value=yamlfile.Loader("").construct_object(node), where=where)
+    except yamlfile.Unfit as error:
+        raise UsageError(f"{where}: {error.problem}") from None
     except (yaml.YAMLError, ValueError):
         raise UsageError(f"{where}: this value is not understood; put it in quotes if it is text") from None
 
@@ -288,8 +281,8 @@ def _budgets(at: At | None) -> tuple[Budgets, dict[int, Budgets]]:
 def _days(at: At | None) -> int:
     if at is None:
         return 30
-    if type(at.value) is not int or at.value < 0:
-        raise UsageError(f"{at.where}: `evidence_days` must be a whole number of days, 0 or more")
+    if type(at.value) is not int or not 0 <= at.value <= MOST_DAYS:
+        raise UsageError(f"{at.where}: `evidence_days` must be a whole number of days, 0 to {MOST_DAYS}")
     return at.value
 
 
@@ -336,7 +329,7 @@ def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
         except msgspec.ValidationError:
             got = _hint(hints[name], value) or f", not {_kind(entry.value)}"
             raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted(hints[name])}{got}") from None
-        if isinstance(value, int | float) and not isinstance(value, bool) and not (value > 0 and math.isfinite(value)):
+        if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
             raise UsageError(f"{entry.where}: `{name}` of {what} must be greater than 0")
     return msgspec.convert({**{name: _plain(entry) for name, entry in entries.items()}, **fixed}, record)
 

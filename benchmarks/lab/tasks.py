@@ -7,15 +7,14 @@ sentence with file and field. Whether symbols exist and tests flip is found late
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import msgspec
-import yaml
 
+from benchmarks.lab import yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Record, Source, Target, Task
 from benchmarks.lab.text import listing, suggest
@@ -135,25 +134,8 @@ def _check_inside(file: Path, field: str, place: str) -> None:
 # ---- YAML into records ----
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice, which would silently lose the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                raise yaml.MarkedYAMLError(problem=f'the key "{key}" stands twice', problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _read(file: Path, kind: type[_R]) -> _R:
-    try:
-        data = yaml.load(file.read_text(encoding="utf-8"), _Loader)
-    except yaml.MarkedYAMLError as failure:
-        line = failure.problem_mark.line + 1 if failure.problem_mark else 1
-        raise UsageError(f"{file}:{line}: {failure.problem}") from failure
-    except (OSError, ValueError, yaml.YAMLError) as failure:
-        raise UsageError(f"{file}: cannot be read as YAML: {failure}") from failure
+    data = yamlfile.load(file)
     if not isinstance(data, dict):
         raise UsageError(f"{file}: it must hold fields of a {kind.__name__.lower()}, one per line")
     for place, message in _unknown_keys(data, kind):
@@ -184,6 +166,6 @@ def _read_measured(file: Path) -> dict[str, Measured]:
     if not file.is_file():
         return {}
     try:
-        return msgspec.convert(json.loads(file.read_text(encoding="utf-8")), dict[str, Measured])
-    except (ValueError, msgspec.ValidationError) as failure:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Measured])
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as failure:
         raise UsageError(f"{file}: {failure}; write it anew with scripts/admit.py") from failure

@@ -227,7 +227,7 @@ def test_a_mistake_in_an_entry_names_its_line_and_the_fix(read: Reader, line: st
         ("defaults:\n  backends: [embeded]", 2, 'names an entry that is not there (did you mean "embedded"?)'),
         ("budgets:\n  wall_seconds: 3", 2, "`wall_seconds` is no setting of budgets; known: default, tiers"),
         ("budgets:\n  tiers:\n    5: {turns: 3}", 3, "`5` is no setting of budgets.tiers"),
-        ("budgets:\n  default:\n    wall_seconds: .inf", 3, "must be greater than 0"),
+        ("budgets:\n  default:\n    wall_seconds: .inf", 3, "must be finite"),
         ("budgets:\n  tiers:\n    2:\n      wall_secnds: 3", 4, '(did you mean "wall_seconds"?)'),
         ("evidence_days: -1", 1, "`evidence_days` must be a whole number of days"),
         ("evidence_days: 30\nevidence_days: 40", 2, "`evidence_days` stands here twice, first on line 1"),

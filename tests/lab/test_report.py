@@ -105,7 +105,7 @@ class Book:
         return blocks.markdown(tables.machine_blocks(self.evidence()))
 
     def page(self) -> str:
-        return pages.machine_page({"label": "box"}, MACHINE, self.rows)
+        return pages.machine_page(pages.About(label="box"), MACHINE, self.rows)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_case_30_rows_of_two_client_versions_stand_apart_and_the_key_is_named(bo
     assert [(s.latest, [len(c.trials) for c in s.columns]) for s in sections] == [(True, [2]), (False, [2])]
     assert [e.k for s in sections for e in figures.figures(s).entries] == [0, 2]
     text = book.text()
-    assert "Earlier series: measured cells" in text
+    assert "Other series: measured cells" in text
     assert re.search(r"\| A and B: local × opencode \| client_version \| 1\.1 \| 1\.0 \|", text)
 
 
@@ -293,7 +293,7 @@ def test_a_task_with_another_definition_is_another_task(book: Book) -> None:
     assert [(e.variant, e.k, e.n) for e in entries] == [("1", 3, 3), ("2", 0, 3)]
     text = book.text()
     assert "definition 2" in text
-    assert "boltons-slugify has 2 definitions, not pooled: they differ in task_digest." in text
+    assert "boltons-slugify of boltons has 2 definitions, not pooled: they differ in task_digest." in text
 
 
 def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Book) -> None:
@@ -372,7 +372,7 @@ def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
                 "isolation": "bwrap",
             },
         )
-    assert "| boltons-slugify | 2/2 | 1/1 | yes |" in book.text()
+    assert "| boltons-slugify<br>boltons | 2/2 | 1/1 | yes |" in book.text()
 
 
 def test_uncommitted_code_is_said(book: Book) -> None:

@@ -152,7 +152,9 @@ def test_a_ledger_that_is_not_there_is_one_sentence(
     script: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert script("check", "--ledger", tmp_path / "none.jsonl") == 2
-    assert capsys.readouterr().err == f"ledger.py: --ledger {tmp_path / 'none.jsonl'} is no file\n"
+    assert capsys.readouterr().err == (
+        f"ledger.py: --ledger: '{tmp_path / 'none.jsonl'}' is no file; name a ledger such as trials.jsonl\n"
+    )
 
 
 def evidence(tmp_path: Path, batch: str, trial: str, age_days: float) -> Path:
