@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "text": set(),
     "yamlfile": {"errors"},
     "program": {"errors"},
-    "flags": {"errors"},
+    "flags": {"errors", "text"},
     "paths": {"errors"},
     "stats": {"model"},
     **dict.fromkeys(("proc", "fsio", "sandbox"), BASE | PLACES),

@@ -196,9 +196,8 @@ def _interrupts() -> Iterator[Interrupts]:
         stop()
 
     def unread(lost: program.OutputLost) -> None:
-        program.complain(
-            f"run.py: {str(lost) or 'nobody reads the output any more'}; stopping when this trial has ended"
-        )
+        when = " when this trial has ended" if interrupts.trials_begun else ""
+        program.complain(f"run.py: {str(lost) or 'nobody reads the output any more'}; stopping{when}")
         interrupts.level = max(interrupts.level, 1)
         stop()
 

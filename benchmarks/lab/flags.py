@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.lab.errors import UsageError
+from benchmarks.lab.text import shorten
 
 
 class Parser(ArgumentParser):
@@ -39,7 +40,9 @@ def whole(least: int, most: int, noun: str) -> Callable[[str], int]:
 
     def number(given: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", given) or not least <= int(given) <= most:
-            raise ArgumentTypeError(f"{given!r} is no number of {noun}; give a whole number from {least} to {most}")
+            raise ArgumentTypeError(
+                f"{shorten(given, 40)!r} is no number of {noun}; give a whole number from {least} to {most}"
+            )
         return int(given)
 
     return number

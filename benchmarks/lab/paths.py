@@ -45,8 +45,12 @@ def _folder(variable: str, default: Path) -> Path:
         str(chosen).encode()
         chosen.mkdir(parents=True, exist_ok=True)
         why = _unfit(chosen)
+    except (FileExistsError, NotADirectoryError):
+        why = "it is no folder, or lies in none"
+    except UnicodeEncodeError:
+        why = "its name is no UTF-8 text"
     except (OSError, ValueError, RuntimeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
     if why is None:
         return chosen
     if named:

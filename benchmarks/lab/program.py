@@ -14,6 +14,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -66,12 +67,12 @@ def answer(name: str, work: Callable[[], int]) -> int:
 
 
 def leave(name: str, main: Callable[[], int]) -> NoReturn:
-    """Run `main` as the process that this is, and exit with its code."""
+    """Run `main`, which does its work in `answer`, as the process that this is, and exit with its code."""
     closed = _open_standard_descriptors()
     sys.stderr = _guarded(2, sys.stderr, _pass_over)
     sys.stdout = _guarded(1, sys.stdout, _end)
     with handling({signal.SIGTERM: _interrupt, signal.SIGHUP: _interrupt}):
-        sys.exit(answer(name, _refuse_closed if 1 in closed else main))
+        sys.exit(answer(name, _refuse_closed) if 1 in closed else main())
 
 
 def complain(sentence: str) -> None:
@@ -111,7 +112,10 @@ def when_output_is_lost(tell: Tell) -> Iterator[None]:
 
 
 class _Output(io.FileIO):
-    """A standard descriptor whose first failure is told, and which swallows everything after it."""
+    """A standard descriptor whose first failure is told, and which swallows everything after it.
+
+    There is no buffer of bytes above it, which would write them again when a signal interrupts a write that was done.
+    """
 
     def __init__(self, descriptor: int, tell: Tell) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -123,11 +127,18 @@ class _Output(io.FileIO):
         if self.lost is not None:
             return size
         try:
-            return super().write(data)
+            self._write_all(memoryview(data))
         except OSError as error:
             self.lost = _loss(error)
-        self.when_lost(self.lost)
+            self.when_lost(self.lost)
         return size
+
+    def _write_all(self, left: memoryview) -> None:
+        while left:
+            written: int | None = super().write(left)
+            if written is None:  # somebody made the descriptor non-blocking
+                select.select((), (self,), ())
+            left = left[written or 0 :]
 
 
 def _loss(error: OSError) -> OutputLost:
@@ -139,9 +150,8 @@ def _loss(error: OSError) -> OutputLost:
 def _guarded(descriptor: int, stream: TextIO | None, tell: Tell) -> TextIO:
     """A text stream like `stream` on the descriptor; what its encoding has no letters for is written as escapes."""
     encoding = "utf-8" if stream is None else stream.encoding
-    raw = _Output(descriptor, tell)
     # Line by line, so that an error is met where it happens, and lines of both streams keep their order.
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(_Output(descriptor, tell), encoding, "backslashreplace", line_buffering=True)
 
 
 def _open_standard_descriptors() -> tuple[int, ...]:
@@ -157,7 +167,7 @@ def _open_standard_descriptors() -> tuple[int, ...]:
 
 
 def _output() -> _Output | None:
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    raw = getattr(sys.stdout, "buffer", None)
     return raw if isinstance(raw, _Output) else None
 
 
