@@ -22,6 +22,7 @@ from benchmarks.lab import checkout, sandbox
 from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, LabError, UsageError
 from benchmarks.lab.fsio import remove_tree, write_atomic
 from benchmarks.lab.judge import Admission, ControlPair, admit, controls
+from benchmarks.lab.lock import machine_lock
 from benchmarks.lab.model import Isolation, Task
 from benchmarks.lab.paths import cache_dir, checkout_root
 from benchmarks.lab.tasks import Measured, Suite, load_suite
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if name not in suite.tasks:
                 raise UsageError(f"suite {suite.name} has no task {name}{suggest(name, suite.tasks)}")
         isolation = sandbox.choose(args.isolation)
-        codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
+        with machine_lock("scripts/admit.py", print):  # the seconds it records are measured
+            codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
     except LabError as problem:
         print(f"admit.py: {problem}", file=sys.stderr)
         return problem.exit_code
