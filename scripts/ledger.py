@@ -181,13 +181,13 @@ def print_fields(options: argparse.Namespace) -> int:
         summary = (record.__doc__ or "").splitlines()[0]
         print(f"\n### `{name}`\n\n{summary}\n\n| field | type | unit | meaning |\n|---|---|---|---|")
         for one in rows.fields(record):
-            print(f"| `{one.name}` | {one.type} | {one.unit} | {one.meaning} |")
+            print(f"| `{one.name}` | {one.type} | {one.unit} | {one.words} |")
     print("\n## Keys of the stamp\n\n| key | type | unit | meaning | series |\n|---|---|---|---|---|")
     for name, key in stamp.KEYS.items():
-        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.meaning} | {key.series} |")
+        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.words} | {key.series} |")
     print("\n## Volatile values\n\n| key | type | unit | meaning |\n|---|---|---|---|")
     for name, key in stamp.VOLATILE.items():
-        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.meaning} |")
+        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.words} |")
     return EXIT_DONE
 
 

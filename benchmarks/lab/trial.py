@@ -15,8 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.errors import LabError
@@ -24,6 +22,7 @@ from benchmarks.lab.meter import Live, sentence
 from benchmarks.lab.model import (
     Budgets,
     Checkout,
+    ClientReport,
     EngineFacts,
     Environment,
     Judgement,
@@ -33,7 +32,7 @@ from benchmarks.lab.model import (
     Task,
     VoidReason,
 )
-from benchmarks.lab.rows import JudgeRow, PatchRow, TrialRow
+from benchmarks.lab.rows import ClaimsRow, JudgeRow, PatchRow, TrialRow
 from benchmarks.lab.schedule import Slot
 
 MAX_LISTED = 50  # of any list on a row: a row stays readable
@@ -258,8 +257,7 @@ def _session_fields(seen: session.Session) -> dict[str, Any]:
         "exchanges": tally.exchanges_row(calls, seen.refused_after_end, seen.reread_tokens),
         "engine_counters": seen.counters,
         "counters_agree": _counters_agree(seen),
-        # Its last words may quote private code; the ledger is published.
-        "client_report": msgspec.structs.replace(seen.report, final_message=None),
+        "client_report": claims(seen.report),
         "exit": seen.exit,
         "egress_attempts": seen.egress,
         "strays": len(seen.strays),
@@ -287,6 +285,11 @@ def _ruled(ruling: Ruling) -> dict[str, Any]:
 def _void_fields(error: Exception) -> dict[str, Any]:
     words = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
     return {"verdict": "void", "reason": fsio.void_reason(error), "detail": words}
+
+
+def claims(report: ClientReport) -> ClaimsRow:
+    """What the ledger keeps of a client's report: not its last words, which may quote private code."""
+    return ClaimsRow(**{name: getattr(report, name) for name in ClaimsRow.__struct_fields__})
 
 
 def judge_row(judgement: Judgement, required: int) -> JudgeRow:

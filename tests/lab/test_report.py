@@ -81,12 +81,15 @@ class Book:
             "purpose": "measure",
             "isolation": "bwrap",
             "trial": 1,
+            "position": 1,
             "started": "2026-11-01T00:00:00+00:00",
             "verdict": verdict,
             "wall_seconds": 30.0,
             "attempt": 1,
             "locked": True,
             "volatile": {},
+            "volatile_end": {},
+            "evidence": "batch/trial",
         }
         filled = {"failed": {"cause": "wrong", "who": "model"}, "void": {"reason": "machine_slept"}, "passed": {}}[
             verdict
@@ -359,6 +362,8 @@ def test_causes_are_counted_by_who_answers(book: Book) -> None:
 
 def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
     book.trial()
+    numbers = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
+    judged = {**numbers, "green": True, "ended_by": "suite", "forged": False}
     for control, good in (("gold", True), ("gold", True), ("excised", True)):
         book.add(
             "control",
@@ -369,7 +374,9 @@ def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
                 "control": control,
                 "as_expected": good,
                 "admissible": True,
+                "judge": judged,
                 "isolation": "bwrap",
+                "evidence": "controls/one",
             },
         )
     assert "| boltons-slugify | 2/2 | 1/1 | yes |" in book.text()
