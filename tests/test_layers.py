@@ -1,11 +1,12 @@
 """The house keeps its shape: which room of `benchmarks/lab` may import which, thin programs, a silent library.
 
-The table below is the layer table of docs/design.md. A new room gets one line here first.
+The table below is the layer table of docs/design.md, compared with it. A new room gets one line in both first.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rows": {"errors", "model", "text"},
     **dict.fromkeys(("machine", "stamp", "ledger", "series", "lock"), BASE | PLACES | FACTS),
     **dict.fromkeys(("excise", "checkout", "judge", "grade"), BASE | PLACES | FACTS | TASKS),
-    **dict.fromkeys(("dialects", "meter"), BASE | PLACES | FACTS | WIRE | {"checkout", "grade", "tasks"}),
+    **dict.fromkeys(("dialects", "meter"), BASE | PLACES | FACTS | WIRE),
     "install": {"errors", "model", "text", "paths", "proc", "fsio"},
     "engines": BASE | PLACES | FACTS | TASKS | WIRE | {"engines"},
     "clients": BASE | PLACES | FACTS | TASKS | WIRE | {"clients"},
@@ -108,6 +109,29 @@ LAB_MODULES = [p for p in modules(LAB) if p != LAB / "__init__.py"]
 ids = [str(p.relative_to(LAB)) for p in LAB_MODULES]
 
 
+def documented() -> dict[str, set[str]]:
+    """Room -> rooms it may import, as docs/design.md says: names, and words for the groups it defines."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("\n## Layers\n")[1].split("\n## ")[0]
+    groups = {
+        word.lower(): set(re.findall(r"`(\w+)`", names)) for word, names in re.findall(r"\*(\w+)\*: ([^.]+)", text)
+    }
+
+    def rooms(cell: str) -> set[str]:
+        said = cell.split(";", maxsplit=1)[0]
+        words = set(re.findall(r"\w+", re.sub(r"`\w+`", "", said)))
+        assert words <= set(groups) or said.strip() == "nothing of ours", f"docs/design.md: {cell!r}"
+        return set(re.findall(r"`(\w+)`", said)).union(*(groups[word] for word in words & set(groups)))
+
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", text, flags=re.MULTILINE)[1:]
+    return {name: rooms(allowed) for who, allowed in rows for name in rooms(who)}
+
+
+def test_the_table_is_the_one_of_the_design_page() -> None:
+    assert {name: may - {name} for name, may in documented().items()} == {
+        name: may - {name} for name, may in MAY_IMPORT.items()
+    }
+
+
 def test_each_room_stands_in_the_table() -> None:
     unknown = {room(p) for p in LAB_MODULES} - set(MAY_IMPORT)
     assert not unknown, f"rooms without a line in MAY_IMPORT: {sorted(unknown)}"
@@ -118,6 +142,21 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
     allowed = MAY_IMPORT.get(room(path), set()) | {room(path)}
     wrong = {name[0] for name in lab_imports(path)} - allowed
     assert not wrong, f"{path.relative_to(ROOT)} may not import {sorted(wrong)}"
+
+
+def test_every_exception_of_ours_stands_in_the_error_tree() -> None:
+    told = ast.get_docstring(ast.parse((LAB / "errors.py").read_text(encoding="utf-8"))) or ""
+    known = {"Exception", "LabError", "UsageError", "Refused"}
+    made = {
+        node.name
+        for path in LAB_MODULES
+        if path.name != "stub_agent.py"  # a program of its own inside the sandbox
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and (base.id in known or base.id.endswith("Error")) for base in node.bases)
+    }
+    assert made >= {"UsageError", "DiskFull", "HttpError"}
+    assert {name for name in made if not re.search(rf"\b{name}\b", told)} == set()
 
 
 def adapters(kind: str) -> set[str]:
