@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ from urllib.parse import unquote
 
 import pytest
 from packaging.requirements import Requirement
+
+from benchmarks.lab import stats
+from benchmarks.lab.tasks import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("benchmarks", "scripts", "docs", "tests", "hardware", ".ci", ".github")
@@ -177,6 +181,14 @@ def test_each_dependency_has_its_reason_and_each_reason_its_dependency() -> None
     needed = {Requirement(line).name for group in (*groups, project["build-system"]["requires"]) for line in group}
     rows = re.findall(r"^\| ([\w-]+) \| (.+) \|$", text(ROOT / "docs" / "dependencies.md"), flags=re.MULTILINE)
     assert {name for name, _ in rows} - {"package", "---"} == needed
+
+
+def test_methodology_knows_how_many_tasks_the_largest_target_has() -> None:
+    told = re.search(r"largest target of the\s+shipped suite has (\d+) tasks", text(ROOT / "docs" / "methodology.md"))
+    assert told is not None
+    tasks = load_suite(ROOT / "benchmarks" / "agent" / "tasks").tasks.values()
+    (largest,) = Counter(task.target for task in tasks).most_common(1)
+    assert int(told[1]) == largest[1] < stats.FEWEST_TASKS
 
 
 # ---- what may not stand in any file ----
