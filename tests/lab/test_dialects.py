@@ -222,6 +222,13 @@ def test_B30_usage_without_a_cached_field_is_unknown_and_never_zero() -> None:
     assert tokens_of("openai-chat", whole("openai-chat", {"choices": [], "usage": zero})).prompt_cached == 0
 
 
+@pytest.mark.parametrize("details", [None, {"cached_tokens": None}, {}])
+def test_B51_a_cached_count_of_null_is_unknown(details: dict[str, Any] | None) -> None:
+    usage = {"prompt_tokens": 1234, "completion_tokens": 56, "prompt_tokens_details": details}
+    found = tokens_of("openai-chat", whole("openai-chat", {"choices": [], "usage": usage}))
+    assert (found.prompt_total, found.prompt_cached, found.prompt_new) == (1234, None, None)
+
+
 def test_B30_a_prompt_of_no_tokens_is_an_engine_that_does_not_tell() -> None:
     usage = {"prompt_tokens": 0, "completion_tokens": 56}
     assert tokens_of("openai-chat", whole("openai-chat", {"usage": usage})).prompt_total is None

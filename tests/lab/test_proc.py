@@ -146,7 +146,7 @@ def reading(monotonic: float, wall: float, boottime: float | None) -> proc.Clock
     return proc.Clocks(monotonic=monotonic, wall=wall, boottime=boottime)
 
 
-def test_sleep_is_seen_and_a_clock_that_was_set_is_none() -> None:
+def test_B49_sleep_is_seen_and_a_clock_that_was_set_is_none() -> None:
     before = reading(10, 1000, 50)
     assert proc.slept_between(before, reading(20, 1010, 60)) == 0
     assert proc.slept_between(before, reading(20, 1310, 360)) == 300

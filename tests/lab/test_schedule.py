@@ -18,7 +18,7 @@ def plan(trials: int = 2, order: Order = "interleaved", tasks: tuple[str, ...] =
     )  # fmt: skip
 
 
-def test_interleaved_cells_take_turns_and_the_order_is_counterbalanced() -> None:
+def test_B48_interleaved_cells_take_turns_and_the_order_is_counterbalanced() -> None:
     clients = [slot.client for slot in slots(plan())]
     assert clients == ["a", "b", "b", "a", "b", "a", "a", "b"]
 
