@@ -239,7 +239,9 @@ class ControlRow(Record, frozen=True, kw_only=True):
     target: Annotated[str, said("", "target of the task")]
     suite: Annotated[str, said("", "name of the task suite")]
     control: Annotated[Literal["gold", "excised"], said("", "original body back, or nothing done")]
-    as_expected: Annotated[bool, said("", "gold green, excised not green for want of the fail-to-pass tests")]
+    as_expected: Annotated[
+        bool, said("", "gold: green; excised: the suite ended by itself and no fail-to-pass test passed")
+    ]
     admissible: Annotated[bool, said("", "trials of the task may run in this batch")]
     why: Annotated[str | None, said("text", "why the task is not admissible", "when it is")] = None
     judge: Annotated[JudgeRow, said("", "the judged run")]
@@ -277,7 +279,7 @@ class BatchEnd(Record, frozen=True, kw_only=True):
 
     done: Annotated[int, said("count", "slots with a verdict that counts")]
     void: Annotated[int, said("count", "void rows, repeated attempts included")]
-    given_up: Annotated[int, said("count", "slots that stayed void after three attempts")]
+    given_up: Annotated[int, said("count", "slots without a counted result: void in three attempts, or left out")]
     seconds: Annotated[float, said("s", "wall time since the batch started or was last continued")]
 
 

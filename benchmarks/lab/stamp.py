@@ -158,7 +158,9 @@ KEYS: Final[Mapping[str, Key]] = {
     # the work
     "suite_digest": _key(str, "digest", "all targets and tasks of the suite", "no"),
     "prompt_digest": _key(str, "digest", "prompt as the client is given it, but for the interpreter's place", "task"),
-    "task_digest": _key(str, "digest", "definition of this task", "task"),
+    "task_digest": _key(
+        str, "digest", "definition of this task without note and tags, and the time limit of its suite", "task"
+    ),
     "target_digest": _key(str, "digest", "pinned tree of its target", "task"),
     "environment_digest": _key(str, "digest", "interpreter and packages that run its suite", "task"),
     "budgets": _key(dict, "", "what ends a trial", "task"),
