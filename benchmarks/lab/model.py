@@ -299,7 +299,7 @@ class Tokens(Record, frozen=True, kw_only=True):
 
 
 class ClientReport(Record, frozen=True, kw_only=True):
-    """What the client itself says; None where it does not say. It decides nothing but the cause of a failure."""
+    """What the client itself says, None where it does not: it decides causes of failures, and void wrong_workspace."""
 
     terminal: Literal["success", "error"] | None = None  # its own closing event
     error: str | None = None  # its own words

@@ -97,7 +97,7 @@ class ExchangesRow(Record, frozen=True, kw_only=True):
 
 
 class ClaimsRow(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What the client itself says; it decides nothing but the cause of a failure.
+    """What the client itself says; it decides only the cause of a failure, and, by `workspace`, void wrong_workspace.
 
     A `ClientReport` without its final message, which may quote private code. Rows written before it was left out hold
     it as null; reading passes over the key.
@@ -193,9 +193,7 @@ class TrialRow(Record, frozen=True, kw_only=True):
             "when `engine_counters` is, when a call was cancelled or cut, or when they know no sum in common",
         ),
     ] = None
-    client_report: Annotated[
-        ClaimsRow | None, said("", "what the client itself claims; decides no verdict", UNMEASURED)
-    ] = None
+    client_report: Annotated[ClaimsRow | None, said("", "what the client itself claims", UNMEASURED)] = None
     exit: Annotated[ExitStatus | None, said("", "how the client's process ended", UNMEASURED)] = None
     judge: Annotated[
         JudgeRow | None,
