@@ -50,16 +50,12 @@ _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.][0-9A-Za-z.]+)?")
 
 
 class Installation(Record, frozen=True, kw_only=True):
-    """A client ready to be started: `path` for PATH (its own commands, nothing else), `readonly` to expose of it.
-
-    `digest` identifies what is exposed: the pinned contents, the recipe and the platform.
-    """
+    """A client ready to be started: `path` for PATH (its own commands, nothing else), `readonly` to expose of it."""
 
     root: Path
     path: tuple[Path, ...]
     readonly: tuple[Path, ...]
     version: str
-    digest: str
 
 
 def install(client: Client, cache: Path, say: Say) -> Installation:
@@ -83,11 +79,6 @@ def install(client: Client, cache: Path, say: Say) -> Installation:
     if made is None:
         raise Refused(f"client {client.name}: {root} cannot be read back; delete it and run again.")
     return made
-
-
-def installed(client: Client, cache: Path) -> Installation | None:
-    """The installation if it is there already, else None; installs nothing."""
-    return _foreign(client) if client.install.kind == "none" else _recorded(_root(client, cache), client)
 
 
 def printed_version(client: Client, path: Sequence[Path]) -> str | None:
@@ -177,7 +168,6 @@ def _recorded(root: Path, client: Client) -> Installation | None:
         path=(root / _BIN,),
         readonly=tuple(Path(entry) if Path(entry).is_absolute() else root / entry for entry in made.readonly),
         version=made.version,
-        digest=_digest(client),
     )
 
 
@@ -222,7 +212,7 @@ def _foreign(client: Client) -> Installation:
     folders = (Path(client.install.bin),) if client.install.bin else ()
     version = printed_version(client, folders) if client.version_argv else client.pinned
     _check_version(client, version)
-    return Installation(root=Path("/"), path=folders, readonly=folders, version=client.pinned, digest=client.pinned)
+    return Installation(root=Path("/"), path=folders, readonly=folders, version=client.pinned)
 
 
 def _check_version(client: Client, version: str | None) -> None:

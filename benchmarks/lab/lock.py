@@ -63,19 +63,6 @@ def machine_lock(program: str, say: Callable[[str], None], path: Path | None = N
         os.close(descriptor)
 
 
-def holder(path: Path | None = None) -> Holder | None:
-    """Who holds the lock now; None if nobody does. It only looks: nothing is locked or made."""
-    try:
-        descriptor = os.open(path or _place(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = _holder(descriptor)
-    finally:
-        os.close(descriptor)
-    return found if found is not None and is_alive(found) else None
-
-
 def is_alive(holder: Holder) -> bool:
     """Whether the very process that took the lock still runs; a later one with its pid is another."""
     try:

@@ -172,7 +172,6 @@ def llama_facts(server: Server) -> EngineFacts | None:
             engine="llama.cpp",
             version=props.get("build_info"),
             model_id=props.get("model_alias") or (listed[0].get("id") if listed else None),
-            model_file=props.get("model_path"),
             quantization=props.get("model_ftype") or meta.get("ftype"),
             context=_slot_context(slots) or settings.get("n_ctx"),
             context_trained=meta.get("n_ctx_train"),

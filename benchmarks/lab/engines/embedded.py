@@ -76,7 +76,6 @@ class EmbeddedEndpoint:
             told,
             engine="embedded",
             version=f"xllamacpp {importlib.metadata.version('xllamacpp')}",
-            model_file=str(self._model_file),
             model_digest=model_digest(self._model_file),
             started=self.process.started,
             process=str(self.process),

@@ -215,7 +215,6 @@ def _vllm(client: httpx.Client, server: ask.Server, entry: Mapping[str, Any]) ->
         engine="vllm",
         version=ask.mapping(version).get("version"),
         model_id=entry.get("id"),
-        model_file=entry.get("root"),
         context=entry.get("max_model_len"),
     )
 

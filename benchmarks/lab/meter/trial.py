@@ -37,7 +37,6 @@ class Live(Record, frozen=True, kw_only=True):
     `prompt_total` is None once an answered exchange did not tell its own.
     """
 
-    requests: int
     open: int
     turns: int
     prompt_total: int | None
@@ -119,7 +118,6 @@ class MeterTrial:
         """Running totals, cheap enough to be asked ten times a second."""
         in_flight = [seen for seen, _ in tuple(self._open.values())]
         return Live(
-            requests=self._requests,
             open=len(in_flight),
             turns=self._turns_with_tools or self._turns_without,
             prompt_total=self._prompt,
