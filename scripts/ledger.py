@@ -161,8 +161,8 @@ def check_files(options: argparse.Namespace) -> int:
 
 def clean_evidence(options: argparse.Namespace) -> int:
     """`clean`: delete evidence that nothing was written into for so many days; rows keep naming it."""
-    shipped = labfile.load(*labfile.files(paths.checkout_root()))
-    days = shipped.evidence_days if options.days is None else options.days
+    lab = labfile.load(*labfile.files(paths.checkout_root()))
+    days = lab.evidence_days if options.days is None else options.days
     if days < 0:
         raise UsageError("--days must be 0 or more")
     folder = paths.state_dir() / "evidence"

@@ -67,15 +67,15 @@ def _show(query: Query, form: str) -> int:
     sys.stderr.writelines(f"summarize.py: {note}\n" for note in notes)
     own = pages.by_machine(query.machine, rows).get(query.machine, [])
     _check_names(query, [ledger.trial(row) for row in own if row.kind == "trial"])
-    evidence = gather.gather(query.machine, own, query.wants)
-    computed = [figures.figures(section) for section in evidence.sections]
+    gathered = gather.gather(query.machine, own, query.wants)
+    computed = [figures.figures(section) for section in gathered.sections]
     if form == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain.plain(evidence, computed))).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain.plain(gathered, computed))).decode() + "\n")
         return EXIT_DONE
     prefix = stamp.prefix(stamp.code(), _label(query))
     trials = sum(row.kind == "trial" for row in own)
     head = blocks.Paragraph(text=f"{prefix} {count(trials, 'trial')} in {query.ledger}")
-    report: list[blocks.Block] = [head, *tables.machine_blocks(evidence, computed)]
+    report: list[blocks.Block] = [head, *tables.machine_blocks(gathered, computed)]
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     sys.stdout.write(blocks.markdown(report) if form == "markdown" else blocks.terminal(report, width))
     return EXIT_DONE

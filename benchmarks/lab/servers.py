@@ -18,7 +18,7 @@ from benchmarks.lab.model import Backend
 Say = Callable[[str], None]
 
 
-class Server:
+class Served:
     """One backend under way. `endpoint` and `meter` change with every restart: ask for them, do not keep them."""
 
     def __init__(self, backend: Backend, state: Path, say: Say) -> None:

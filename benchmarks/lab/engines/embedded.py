@@ -60,7 +60,7 @@ class EmbeddedEndpoint:
     dialects: tuple[Dialect, ...] = ALL_DIALECTS
     api_key: str | None = None
 
-    def __init__(self, server: ask.Server, backend: Backend, process: ServerProcess, model_file: Path) -> None:
+    def __init__(self, server: ask.Address, backend: Backend, process: ServerProcess, model_file: Path) -> None:
         self._server = server
         self._model_file = model_file
         self.base_url = server.base_url
@@ -99,7 +99,7 @@ class EmbeddedEngine:
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What a running llama.cpp server tells."""
-        server = ask.Server(base_url=base_url, who="embedded server", api_key=api_key)
+        server = ask.Address(base_url=base_url, who="embedded server", api_key=api_key)
         return ask.llama_facts(server) or EngineFacts()
 
     @contextmanager
@@ -222,7 +222,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _loaded(
     child: subprocess.Popen[bytes], backend: Backend, model_file: Path, log: Path, seconds: float
-) -> ask.Server:
+) -> ask.Address:
     """Send the settings and wait for the child's one line. Raises Refused naming the log."""
     where = f"backend '{backend.name}': engine 'embedded'"
     line = json.dumps(settings_of(backend, model_file)).encode() + b"\n"
@@ -238,7 +238,7 @@ def _loaded(
             answer = json.loads(child.stdout.readline())
     if "base_url" not in answer:
         raise Refused(f"{where} could not load {model_file.name} ({answer.get('error', 'it ended')}); see {log}")
-    return ask.Server(base_url=str(answer["base_url"]), who=where)
+    return ask.Address(base_url=str(answer["base_url"]), who=where)
 
 
 def _ready_sentence(ready: ask.Readiness) -> str:

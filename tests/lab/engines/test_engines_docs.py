@@ -80,7 +80,7 @@ def documented(column: str) -> set[str]:
 
 
 @contextlib.contextmanager
-def fake(routes: Mapping[str, Any]) -> Iterator[ask.Server]:
+def fake(routes: Mapping[str, Any]) -> Iterator[ask.Address]:
     class Fake(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -98,7 +98,7 @@ def fake(routes: Mapping[str, Any]) -> Iterator[ask.Server]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
-        yield ask.Server(base_url=f"http://127.0.0.1:{server.server_port}", who="fake")
+        yield ask.Address(base_url=f"http://127.0.0.1:{server.server_port}", who="fake")
     finally:
         server.shutdown()
         server.server_close()

@@ -112,7 +112,7 @@ def test_case_25_readiness_waits_while_completions_are_503_and_health_says_ok() 
         return 200, "application/json", json.dumps(CHAT)
 
     with fake({"/health": {"status": "ok"}, PATHS["openai-chat"]: chat}) as url:
-        server = ask.Server(base_url=url, who="backend 'mine': field base_url")
+        server = ask.Address(base_url=url, who="backend 'mine': field base_url")
         ready = ask.wait_ready(server, "m", "openai-chat", 30, lambda: True)
     assert ready.health_seconds is not None
     assert ready.health_seconds < ready.completion_seconds
@@ -366,4 +366,4 @@ def test_counters_that_are_no_numbers_are_no_counters() -> None:
         return 200, "text/plain", "".join(f"{name} NaN\n" for name in ask.COUNTERS.values())
 
     with fake({"/metrics": metrics}) as url:
-        assert ask.counters(ask.Server(base_url=url, who="x")) is None
+        assert ask.counters(ask.Address(base_url=url, who="x")) is None
