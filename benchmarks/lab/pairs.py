@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from benchmarks.lab.dialects import rewrite, rewrites_of
-from benchmarks.lab.engines.base import PATHS, Endpoint
+from benchmarks.lab.dialects import DIALECTS, rewrite, rewrites_of
+from benchmarks.lab.engines.base import Endpoint
 from benchmarks.lab.model import Backend, Client, Dialect
 from benchmarks.lab.text import shorten
 
@@ -96,6 +96,6 @@ def _answer(endpoint: Endpoint, backend: Backend, dialect: Dialect, body: Mappin
         headers["authorization"] = f"Bearer {endpoint.api_key}"
     try:
         with httpx.Client(base_url=endpoint.base_url, timeout=ANSWER_SECONDS, trust_env=False) as http:
-            return http.post(PATHS[dialect], content=sent, headers=headers)
+            return http.post(DIALECTS[dialect].path, content=sent, headers=headers)
     except httpx.HTTPError:
         return None

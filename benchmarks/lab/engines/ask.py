@@ -15,7 +15,7 @@ from typing import Any, Final, get_args, get_type_hints
 import httpx
 import msgspec
 
-from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.model import Dialect, EngineCounters, EngineFacts, Record, SamplerName
 from benchmarks.lab.text import shorten
@@ -118,7 +118,7 @@ def wait_ready(server: Address, model: str, dialect: Dialect, seconds: float, al
 def speaks(server: Address, model: str, seconds: float) -> tuple[Dialect, ...]:
     """The dialects in which a one-token request gets a well-formed answer."""
     with server.client(seconds) as client:
-        return tuple(dialect for dialect in ALL_DIALECTS if _speaks(client, server, model, dialect))
+        return tuple(dialect for dialect in DIALECTS if _speaks(client, server, model, dialect))
 
 
 def one_token(model: str, dialect: Dialect) -> dict[str, Any]:
@@ -238,17 +238,17 @@ def _sent(server: Address, send: Callable[[], httpx.Response]) -> httpx.Response
 
 def _completion(client: httpx.Client, server: Address, model: str, dialect: Dialect, seconds: float) -> httpx.Response:
     body = one_token(model, dialect)
-    return _sent(server, lambda: client.post(PATHS[dialect], json=body, timeout=seconds))
+    return _sent(server, lambda: client.post(DIALECTS[dialect].path, json=body, timeout=seconds))
 
 
 def _speaks(client: httpx.Client, server: Address, model: str, dialect: Dialect) -> bool:
-    mark = {"openai-chat": "choices", "openai-responses": "output", "anthropic-messages": "content"}[dialect]
-    reply = _sent(server, lambda: client.post(PATHS[dialect], json=one_token(model, dialect)))
+    reader = DIALECTS[dialect]
+    reply = _sent(server, lambda: client.post(reader.path, json=one_token(model, dialect)))
     try:
         body = reply.json()
     except ValueError:
         return False
-    return reply.status_code == 200 and isinstance(body, Mapping) and isinstance(body.get(mark), list)
+    return reply.status_code == 200 and isinstance(body, Mapping) and isinstance(body.get(reader.mark), list)
 
 
 def _is_healthy(client: httpx.Client) -> bool:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -19,13 +19,6 @@ from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineCounters, EngineFacts, Record
 
 Say = Callable[[str], None]
-
-ALL_DIALECTS: Final[tuple[Dialect, ...]] = ("openai-chat", "openai-responses", "anthropic-messages")
-PATHS: Final[Mapping[Dialect, str]] = {
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "anthropic-messages": "/v1/messages",
-}
 
 
 class TrialContext(Record, frozen=True, kw_only=True):

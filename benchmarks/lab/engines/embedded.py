@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.lab import paths, proc
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
-    ALL_DIALECTS,
     CounterBox,
     Say,
     ServerProcess,
@@ -57,7 +57,7 @@ SAMPLING: Final[Mapping[str, str]] = {
 class EmbeddedEndpoint:
     """The running child."""
 
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
     api_key: str | None = None
 
     def __init__(self, server: ask.Address, backend: Backend, process: ServerProcess, model_file: Path) -> None:
@@ -95,7 +95,7 @@ class EmbeddedEngine:
     """`engine: embedded` in the lab file."""
 
     name = "embedded"
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What a running llama.cpp server tells."""

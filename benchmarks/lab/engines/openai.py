@@ -18,9 +18,9 @@ import msgspec
 import psutil
 
 from benchmarks.lab import labfile
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
-    ALL_DIALECTS,
     CounterBox,
     Say,
     ServerProcess,
@@ -72,7 +72,7 @@ class OpenAIEngine:
     """`engine: openai` in the lab file; `base_url:` says where."""
 
     name = "openai"
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What the server at `base_url` tells of itself. Raises LabError with one sentence if it tells nothing."""
@@ -163,7 +163,7 @@ def declared_dialects(backend: Backend) -> tuple[Dialect, ...]:
     try:
         return msgspec.convert(given, tuple[Dialect, ...])
     except msgspec.ValidationError:
-        known = ", ".join(ALL_DIALECTS)
+        known = ", ".join(tuple(DIALECTS))
         raise UsageError(f"backend '{backend.name}': option dialects must be a list of: {known}") from None
 
 

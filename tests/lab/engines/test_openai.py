@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask, find
 from benchmarks.lab.engines import openai as attached
-from benchmarks.lab.engines.base import PATHS, Endpoint, TrialContext, refuse_hosted
+from benchmarks.lab.engines.base import Endpoint, TrialContext, refuse_hosted
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.model import Backend, EngineCounters, EngineFacts
 
@@ -76,14 +77,14 @@ def test_it_attaches_to_a_plain_server_and_finds_its_dialects(tmp_path: Path) ->
         with attach(served.base_url + "/v1/") as endpoint:
             assert endpoint.base_url == served.base_url
             assert endpoint.model == "scripted"
-            assert set(endpoint.dialects) == set(PATHS)
+            assert set(endpoint.dialects) == set(DIALECTS)
             with endpoint.trial(TrialContext()) as box:
                 pass
         assert box.result is None
 
 
 def test_only_dialects_that_are_answered_count() -> None:
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, PATHS["anthropic-messages"]: html}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT, DIALECTS["anthropic-messages"].path: html}
     with fake(routes) as url, attach(url) as endpoint:
         assert endpoint.dialects == ("openai-chat",)
 
@@ -95,7 +96,7 @@ def test_declared_dialects_are_not_probed() -> None:
         asked.append("messages")
         return 200, "application/json", json.dumps({"model": "m", "content": []})
 
-    routes = {"/v1/models": MODELS, PATHS["anthropic-messages"]: messages}
+    routes = {"/v1/models": MODELS, DIALECTS["anthropic-messages"].path: messages}
     with fake(routes) as url, attach(url, options={"dialects": ["anthropic-messages"]}) as endpoint:
         assert endpoint.dialects == ("anthropic-messages",)
     assert asked == ["messages"]
@@ -111,7 +112,7 @@ def test_case_25_readiness_waits_while_completions_are_503_and_health_says_ok() 
             return 503, "application/json", '{"error": {"message": "Loading model"}}'
         return 200, "application/json", json.dumps(CHAT)
 
-    with fake({"/health": {"status": "ok"}, PATHS["openai-chat"]: chat}) as url:
+    with fake({"/health": {"status": "ok"}, DIALECTS["openai-chat"].path: chat}) as url:
         server = ask.Address(base_url=url, who="backend 'mine': field base_url")
         ready = ask.wait_ready(server, "m", "openai-chat", 30, lambda: True)
     assert ready.health_seconds is not None
@@ -128,7 +129,7 @@ def loading() -> Answer:
 
 def test_a_server_that_stays_503_is_named_with_its_words() -> None:
     with (
-        fake({"/v1/models": MODELS, PATHS["openai-chat"]: loading}) as url,
+        fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: loading}) as url,
         pytest.raises(Refused, match=r"backend 'mine': field base_url.*503.*Loading model"),
     ):
         attach(url, options={"ready_seconds": 0.3}).__enter__()
@@ -152,7 +153,7 @@ def test_a_web_page_instead_of_json() -> None:
 
 def test_a_web_page_instead_of_a_completion() -> None:
     with (
-        fake({"/v1/models": MODELS, PATHS["openai-chat"]: html}) as url,
+        fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: html}) as url,
         pytest.raises(UsageError, match="completion with a web page instead of JSON"),
     ):
         attach(url).__enter__()
@@ -196,7 +197,7 @@ def test_an_unfit_address_names_the_field_and_is_not_repeated(url: str) -> None:
 
 
 def test_a_sampler_that_nobody_would_set_is_refused() -> None:
-    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: CHAT}) as url:
+    with fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT}) as url:
         with pytest.raises(UsageError, match=r"field sampler changes nothing.*`rewrite: \[sampler\]`"):
             attach(url, sampler={"temperature": 0.2}).__enter__()
         with attach(url, sampler={"temperature": 0.2}, rewrite=("sampler",)) as endpoint:
@@ -212,7 +213,7 @@ def test_several_models_and_none_named_lists_them() -> None:
 
 
 def test_case_20_another_name_answers_unless_it_is_an_alias() -> None:
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: {**CHAT, "model": "m-Q4_K_M.gguf"}}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: {**CHAT, "model": "m-Q4_K_M.gguf"}}
     with fake(routes) as url:
         with pytest.raises(UsageError, match=r"asked for 'm', but 'm-Q4_K_M\.gguf' answers"):
             attach(url).__enter__()
@@ -316,7 +317,7 @@ def test_counters_of_a_llama_cpp_server_are_differences_over_the_trial() -> None
     total = [100]
     routes = {
         "/v1/models": MODELS,
-        PATHS["openai-chat"]: CHAT,
+        DIALECTS["openai-chat"].path: CHAT,
         "/metrics": metrics(lambda: total[0], lambda: 7, lambda: total[0] * 2),
     }
     with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
@@ -327,7 +328,7 @@ def test_counters_of_a_llama_cpp_server_are_differences_over_the_trial() -> None
 def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "IDLE_SECONDS", 0.2)
     busy = "".join(f"{name} 1\n" for name in [*ask.COUNTERS.values(), *ask.BUSY])
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, "/metrics": lambda: (200, "text/plain", busy)}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT, "/metrics": lambda: (200, "text/plain", busy)}
     with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
         pass
     assert box.result is None
@@ -348,14 +349,14 @@ def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pyte
     ],
 )  # fmt: skip
 def test_what_a_server_tells_in_another_type_is_not_told(routes: Routes) -> None:
-    with fake({**routes, PATHS["openai-chat"]: CHAT}) as url, attach(url) as endpoint:
+    with fake({**routes, DIALECTS["openai-chat"].path: CHAT}) as url, attach(url) as endpoint:
         facts = endpoint.facts
     assert msgspec.convert(msgspec.to_builtins(facts), EngineFacts) == facts
     assert (facts.version, facts.quantization, facts.context, facts.context_trained, facts.slots) == (None,) * 5
 
 
 def test_a_whole_number_counts_also_when_it_is_written_as_a_fraction() -> None:
-    routes = {"/v1/models": {"data": [{"id": "m", "max_model_len": 8192.0}]}, PATHS["openai-chat"]: CHAT}
+    routes = {"/v1/models": {"data": [{"id": "m", "max_model_len": 8192.0}]}, DIALECTS["openai-chat"].path: CHAT}
     with fake(routes) as url, attach(url) as endpoint:
         assert type(endpoint.facts.context) is int
         assert endpoint.facts.context == 8192
