@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -33,8 +33,7 @@ import msgspec
 from benchmarks.lab import fsio, proc, text
 from benchmarks.lab.errors import LabError, Refused
 from benchmarks.lab.model import Client, Record
-
-Say = Callable[[str], None]
+from benchmarks.lab.text import Say
 
 _LOCKS: Final = Path(__file__).parent / "clients" / "locks"
 _RECIPE_VERSION: Final = "1"  # raise when installations made before must not be used any more

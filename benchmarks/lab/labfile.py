@@ -8,7 +8,6 @@ It does not know which engines and clients exist (their tables do), and reads no
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -23,7 +22,7 @@ import yaml
 
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName, SamplerName
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import digest_of_json, listing, suggest
 
 R = TypeVar("R", bound=Record)
 
@@ -104,7 +103,7 @@ def load(*paths: Path) -> Lab:
         budgets=budgets,
         tiers=tiers,
         evidence_days=_days(top.get("evidence_days")),
-        digest=_digest([backends, defaults, budgets, [tiers[tier] for tier in TIERS]]),
+        digest=digest_of_json([backends, defaults, budgets, [tiers[tier] for tier in TIERS]]),
         files=paths,
     )
 
@@ -366,7 +365,3 @@ def wanted(hint: Any) -> str:
 def _hint(hint: Any, value: Any) -> str:
     words = [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
     return suggest(value, words) if isinstance(value, str) else ""
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

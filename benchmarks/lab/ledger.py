@@ -27,15 +27,13 @@ from benchmarks.lab import fsio, series, stamp
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record, Verdict
 from benchmarks.lab.rows import KINDS, RetractionRow, Selector, TrialRow
-from benchmarks.lab.text import count, listing
+from benchmarks.lab.text import Say, count, listing
 
 VERSION: Final = 1
 ENVELOPE: Final = ("v", "kind", "id", "at", "machine", "batch", "stamp")
 
 # From the version named to the next one, on the whole line as it was read.
 UPGRADERS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
-
-Say = Callable[[str], None]
 
 
 class Row(Record, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ It starts and ends engines through their own `serve`; it does not know what a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from benchmarks.lab.engines.base import Endpoint
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.meter import Meter, Upstream, rewrites_of
 from benchmarks.lab.model import Backend
-
-Say = Callable[[str], None]
+from benchmarks.lab.text import Say
 
 
 class Served:

@@ -6,7 +6,6 @@ sentence with file and field. Whether symbols exist and tests flip is found late
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ import yaml
 
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Record, Source, Target, Task
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import digest_of_json, listing, suggest
 
 SUITE: Final = "core-1"
 _FIELDS_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,10 +63,9 @@ def load_suite(root: Path, name: str = SUITE) -> Suite:
     targets = {path.stem: read_target(path) for path in sorted((root / "targets").glob("*.yaml"))}
     tasks = {path.stem: read_task(path, targets) for path in sorted(folder.glob("*.yaml"))}
     used = {task.target: targets[task.target] for task in tasks.values()}
-    content = msgspec.json.encode([sorted(used.items()), sorted(tasks.items())], order="deterministic")
     return Suite(
         name=name,
-        digest=hashlib.sha256(content).hexdigest(),
+        digest=digest_of_json([sorted(used.items()), sorted(tasks.items())]),
         targets=used,
         tasks=tasks,
         measured=_read_measured(folder / "measured.json"),

@@ -10,10 +10,11 @@ from typing import Literal
 import pytest
 
 from benchmarks.lab import engines
-from benchmarks.lab.engines.base import CounterBox, Say, TrialContext
+from benchmarks.lab.engines.base import CounterBox, TrialContext
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
 from benchmarks.lab.servers import Served
+from benchmarks.lab.text import Say
 
 
 class FakeEndpoint:

@@ -6,7 +6,7 @@ An engine is found in the table of `engines/__init__.py`. Nothing here starts a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +17,7 @@ import psutil
 
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineCounters, EngineFacts, Record
-
-Say = Callable[[str], None]
+from benchmarks.lab.text import Say
 
 
 class TrialContext(Record, frozen=True, kw_only=True):

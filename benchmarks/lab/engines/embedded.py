@@ -27,7 +27,6 @@ from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
     CounterBox,
-    Say,
     ServerProcess,
     TrialContext,
     is_running,
@@ -37,6 +36,7 @@ from benchmarks.lab.engines.base import (
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.fsio import digest_file, write_atomic
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
+from benchmarks.lab.text import Say
 
 LOAD_SECONDS: Final = 300.0
 IDLE_SECONDS: Final = 120.0  # a cancelled request goes on to the end of its batch of 2,048 prompt tokens

@@ -22,7 +22,6 @@ from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
     CounterBox,
-    Say,
     ServerProcess,
     TrialContext,
     only_options,
@@ -31,7 +30,7 @@ from benchmarks.lab.engines.base import (
 )
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
-from benchmarks.lab.text import listing
+from benchmarks.lab.text import Say, listing
 
 READY_SECONDS: Final = 120.0
 DIALECT_SECONDS: Final = 60.0  # for one token

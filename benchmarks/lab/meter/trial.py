@@ -7,7 +7,6 @@ Evidence: `exchanges/NNN.request|.forwarded|.response` (bodies, bounded) and `ex
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
 from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes
 from benchmarks.lab.meter.readings import classify, is_answered, is_turn, trailing_repeats
 from benchmarks.lab.model import Exchange, Record, ToolCall
+from benchmarks.lab.text import digest_of
 
 STUDY_DELAY = 0.002  # seconds after forwarding at which a request is read: while the engine reads it too
 BODIES_KEPT = 24  # earlier model requests kept to compare with
@@ -199,7 +199,7 @@ class MeterTrial:
         """Read the requests that were forwarded meanwhile, in their order."""
         while self._unstudied:
             seen = self._unstudied.popleft()
-            seen.digest = hashlib.sha256(seen.body).hexdigest()
+            seen.digest = digest_of(seen.body)
             seen.read_request()
             if seen.dialect:
                 seen.duplicate_of = self._first_with.get(seen.digest)

@@ -13,11 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.lab.dialects import DIALECTS
-from benchmarks.lab.engines.base import CounterBox, Say, TrialContext, only_options
+from benchmarks.lab.engines.base import CounterBox, TrialContext, only_options
 from benchmarks.lab.engines.scripted.scripts import BROKEN, SCRIPTS
 from benchmarks.lab.engines.scripted.server import ScriptedServer
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
+from benchmarks.lab.text import Say
 
 MODEL: Final = "scripted"
 CONTEXT: Final = 131_072  # words; no request is refused for its length unless a script says so
