@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | PLACES | FACTS | TASKS | WIRE | {"engines"},
     "clients": BASE | PLACES | FACTS | TASKS | WIRE | {"clients"},
     **dict.fromkeys(CONDUCT, BASE | PLACES | FACTS | TASKS | WIRE | ADAPTERS | CONDUCT),
-    **dict.fromkeys(("report", "web"), BASE | {"stats", "ledger", "series", "rows"}),
+    **dict.fromkeys(("report", "web"), BASE | {"fsio", "stats", "ledger", "series", "rows"}),
 }
 PACKAGES_OF_ADAPTERS = ("engines", "clients")
 LONGEST_PROGRAM = 400  # lines: a program is flags, a plan, calls and rendering

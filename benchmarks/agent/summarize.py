@@ -18,13 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.lab.errors import EXIT_DONE, LabError, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, LabError, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.text import count, listing, suggest
-
-EXIT_DRIFT = 1
 
 
 class Query(Record, frozen=True, kw_only=True):
@@ -106,19 +104,16 @@ def _label(query: Query) -> str:
 
 
 def _pages(root: Path, *, write: bool) -> int:
-    from benchmarks.lab import fsio  # noqa: PLC0415
     from benchmarks.lab.report import pages  # noqa: PLC0415
 
-    stale = pages.stale(root)
-    for path, text in stale.items():
-        if write:
-            fsio.write_atomic(path, text.encode())
+    stale = pages.write_stale(root) if write else tuple(pages.stale(root))
+    for path in stale:
         sys.stdout.write(f"{'wrote' if write else 'differs from the ledgers:'} {path.relative_to(root)}\n")
     if not stale:
         sys.stdout.write("every results page is what the ledgers give\n")
     elif not write:
         sys.stdout.write("`uv run benchmarks/agent/summarize.py --write` makes them anew\n")
-    return EXIT_DRIFT if stale and not write else EXIT_DONE
+    return EXIT_FOUND if stale and not write else EXIT_DONE
 
 
 # ---- flags ----

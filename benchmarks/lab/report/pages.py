@@ -1,6 +1,6 @@
 """The generated pages: hardware/<machine>/RESULTS.md and the index RESULTS.md, as text made of ledgers alone.
 
-The same ledgers give the same text: no clock, no order of a file system. It reads; the programs write.
+The same ledgers give the same text: no clock, no order of a file system.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.lab import ledger
+from benchmarks.lab import fsio, ledger
 from benchmarks.lab.ledger import Row
 from benchmarks.lab.report import words
 from benchmarks.lab.report.blocks import Block, Heading, Paragraph, Table, markdown
@@ -41,6 +41,14 @@ def stale(root: Path) -> dict[Path, str]:
         for path, text in results_files(root).items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     }
+
+
+def write_stale(root: Path) -> tuple[Path, ...]:
+    """Write the stale pages anew; their paths."""
+    pages = stale(root)
+    for path, text in pages.items():
+        fsio.write_atomic(path, text)
+    return tuple(pages)
 
 
 def machine_page(facts: Mapping[str, Any], machine: str, rows: Sequence[Row]) -> str:
