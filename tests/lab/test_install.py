@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.lab import install
 from benchmarks.lab.errors import Refused
+from benchmarks.lab.install.npm import npm_command
 from benchmarks.lab.model import Artifacts, Client, ClientReport, InstallRecipe, Launch, LaunchSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
         node.parent.mkdir(exist_ok=True)
         node.write_text("#!/bin/sh\n" + textwrap.dedent(script))
         node.chmod(0o755)
-        monkeypatch.setattr(install, "npm_command", lambda: (node, Path("npm-cli.js")))
+        monkeypatch.setattr("benchmarks.lab.install.npm.npm_command", lambda: (node, Path("npm-cli.js")))
         return node
 
     return put
@@ -186,7 +187,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
 def test_a_long_installation_says_that_it_is_at_work(
     tmp_path: Path, lock: Path, npm: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "_BEAT", 0.05)
+    monkeypatch.setattr("benchmarks.lab.install.commands._BEAT", 0.05)
     heard = tmp_path / "heard"
     npm(f"while [ ! -e {heard} ]; do sleep 0.05; done\n" + GOOD)
     told: list[str] = []
@@ -215,7 +216,8 @@ from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 import test_install
 from benchmarks.lab import install
-install.npm_command = lambda: (Path({node!r}), Path("npm-cli.js"))
+from benchmarks.lab.install import npm
+npm.npm_command = lambda: (Path({node!r}), Path("npm-cli.js"))
 made = install.install(test_install.acme(Path({lock!r})), Path({cache!r}), lambda line: print(line, flush=True))
 print(made.root, flush=True)
 """
@@ -343,6 +345,6 @@ def test_a_client_that_is_there_already_is_checked_and_not_installed(tmp_path: P
 
 
 def test_the_wheels_node_and_npm_are_found() -> None:
-    node, npm_cli = install.npm_command()
+    node, npm_cli = npm_command()
     assert json.loads((npm_cli.parents[1] / "package.json").read_text())["name"] == "npm"
     assert os.access(node, os.X_OK)

@@ -28,7 +28,6 @@ from benchmarks.lab.rows import KINDS, TrialRow
 from benchmarks.lab.text import Say, listing
 
 VERSION: Final = 1
-
 ENVELOPE: Final = ("v", "kind", "id", "at", "machine", "batch", "stamp")
 
 # From the version named to the next one, on the whole line as it was read.
@@ -49,9 +48,7 @@ class Row(Record, frozen=True, kw_only=True):
 
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-
 _id_lock = threading.Lock()
-
 _last_id = 0
 
 

@@ -24,7 +24,6 @@ from benchmarks.lab.errors import LabError
 from benchmarks.lab.model import Record
 
 MARKER = "LOCAL_LAB_TRIAL"
-
 _COMMAND_CHARACTERS = 200
 
 
