@@ -46,7 +46,7 @@ class Defaults(Record, frozen=True, kw_only=True):
 
     backends: tuple[str, ...] = ("embedded",)
     clients: tuple[str, ...] = ("opencode",)
-    tags: tuple[str, ...] = ("starter",)
+    demo_tags: tuple[str, ...] = ("starter",)  # of the tasks, where every backend is a demo; else the whole suite
     trials: int = 1
     order: Order = "interleaved"
     isolation: Isolation | None = None  # None: the best this machine has

@@ -80,7 +80,7 @@ class ExchangesRow(Record, frozen=True, kw_only=True):
     models_answered: Annotated[tuple[str, ...], said("names", "model names in the replies")] = ()
     first_token_seconds: Annotated[float | None, said("s", "median time from request to first token")] = None
     reread_tokens: Annotated[
-        int | None, said("tokens", "prompt processed anew though an earlier request had it as a shared prefix")
+        int | None, said("tokens", "prompt that the engine read though it had read it for the turn before")
     ] = None
     sampler: Annotated[Mapping[str, Any], said("", "sampling parameters as the client sent them")] = {}
     rewritten: Annotated[tuple[str, ...], said("names", "declared rewrites that changed a body")] = ()

@@ -97,5 +97,10 @@ def owed(order: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> tuple[S
     return (*first, *again)
 
 
+def given_up(every: Sequence[Slot], still: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> int:
+    """Slots of the plan that will have no counted result: void thrice, or left out; `still` are owed yet."""
+    return len(set(every) - set(still) - {slot for slot, verdict in done if verdict != "void"})
+
+
 def _slot(task: str, cell: Cell, trial: int) -> Slot:
     return Slot(task=task, backend=cell.backend, client=cell.client, trial=trial)

@@ -87,6 +87,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
     assert "gold passes, excised fails" in output
     assert "estimate" in output
     assert not desk.results.exists()
+    assert not list((desk.folder / "state").glob("evidence/**/*"))
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,19 @@ def test_a_batch_under_way_is_not_continued_by_a_second_run(desk: Desk) -> None:
     interrupt_twice(first)
     first.communicate(timeout=120)
     assert len(desk.rows("batch_start")) == len(desk.rows("trial")) == 1
+
+
+def test_another_machines_unfinished_batch_is_not_continued(desk: Desk) -> None:
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    lines = desk.results.read_bytes().splitlines(keepends=True)
+    mine = desk.rows("batch_start")[0].machine
+    foreign = [line.replace(mine.encode(), b"some-other-machine") for line in lines if b'"batch_end"' not in line]
+    desk.results.write_bytes(b"".join(foreign))
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    assert "continuing batch" not in output
+    assert [row.machine for row in desk.rows("trial")] == ["some-other-machine", mine]
 
 
 def interrupt_twice(process: subprocess.Popen[str]) -> None:

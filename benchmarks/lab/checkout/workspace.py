@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -47,6 +48,10 @@ class ExcisedTree(msgspec.Struct, frozen=True):
     removed: dict[str, Excised]
 
 
+def _contents(root: Path, paths: Sequence[str]) -> dict[str, bytes]:
+    return {path: (root / path).read_bytes() for path in paths if (root / path).is_file()}
+
+
 def prepare(target: Target, task: Task, environment: Environment, destination: Path) -> Checkout:
     """Lay the task's workspace at `destination` (which must not exist) and describe it.
 
@@ -69,7 +74,8 @@ def prepare(target: Target, task: Task, environment: Environment, destination: P
         prompt_digest=digest_of(_prompt(target, task, made, "python")),
         removed_lines=sum(one.removed_lines for one in made.removed.values()),
         allowed=allowed,
-        solution={path: (made.pinned / path).read_bytes() for path in allowed if (made.pinned / path).is_file()},
+        given=_contents(made.tree, allowed),
+        solution=_contents(made.pinned, allowed),
         target_digest=made.pinned_digest,
         source_intact=None if before is None else before == source_state(target.source),
     )

@@ -18,13 +18,13 @@ import msgspec
 from benchmarks.lab.dialects import dialect_of
 from benchmarks.lab.dialects.prefix import shared_prefix
 from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
-from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes
+from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes, reread_in_all
 from benchmarks.lab.meter.readings import classify, is_answered, is_turn, trailing_repeats
 from benchmarks.lab.model import Exchange, Record, ToolCall
 from benchmarks.lab.text import digest_of
 
 STUDY_DELAY = 0.002  # seconds after forwarding at which a request is read: while the engine reads it too
-BODIES_KEPT = 24  # earlier model requests kept to compare with
+BODIES_KEPT = 256  # earlier model requests kept to compare with
 BODIES_BYTES = 48 << 20
 EVIDENCE_BODY = 16 << 20  # bytes of one body kept as evidence
 CALLS_REMEMBERED = 64
@@ -133,6 +133,10 @@ class MeterTrial:
     def prefix_notes(self) -> tuple[PrefixNote, ...]:
         """After `close`: where turns lost cached prefix, whose doing that was, and what it cost."""
         return prefix_notes(classify(self._in_order()), dict(self._bodies), self._reasoning)
+
+    def reread_tokens(self) -> int | None:
+        """After `close`: prompt tokens that the engine read though it had read them for the turn before."""
+        return reread_in_all(classify(self._in_order()), dict(self._bodies))
 
     def refused_after_end(self) -> int:
         """Requests that came after `close`; they were answered 503."""
