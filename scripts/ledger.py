@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import fsio, labfile, ledger, lock, machine, paths, rows, series, stamp
-from benchmarks.lab.errors import EXIT_DONE, LabError, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, LabError, UsageError
 from benchmarks.lab.ledger import Effective, Ledger
 from benchmarks.lab.rows import Selector
 from benchmarks.lab.text import count, listing, shorten
 
 DAY_SECONDS = 86_400
-CHECK_FOUND = 1
 
 
 @dataclass(frozen=True)
@@ -156,16 +155,16 @@ def check_files(options: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     print(f"{count(len(files), 'file')}, {count(len(problems), 'problem')}")
-    return CHECK_FOUND if problems else EXIT_DONE
+    return EXIT_FOUND if problems else EXIT_DONE
 
 
 def clean_evidence(options: argparse.Namespace) -> int:
     """`clean`: delete evidence that nothing was written into for so many days; rows keep naming it."""
-    shipped = labfile.load(*labfile.files(paths.checkout_root()))
-    days = shipped.evidence_days if options.days is None else options.days
+    lab = labfile.load(*labfile.files(paths.checkout_root()))
+    days = lab.evidence_days if options.days is None else options.days
     if days < 0:
         raise UsageError("--days must be 0 or more")
-    folder = paths.state_dir() / "evidence"
+    folder = paths.state_dir() / paths.EVIDENCE
     with lock.machine_lock("scripts/ledger.py clean", _warn):  # a running trial writes evidence
         old = _older(folder, time.time() - days * DAY_SECONDS)
         if not options.dry_run:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 EXIT_DONE: Final = 0
+EXIT_FOUND: Final = 1  # a check found something
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 EXIT_INTERRUPTED: Final = 130

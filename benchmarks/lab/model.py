@@ -330,7 +330,6 @@ class Client(Record, frozen=True, kw_only=True):
 
     name: str
     dialects: tuple[Dialect, ...]  # in order of preference
-    versions: tuple[str, str]  # known to work: first, and first that is not known
     pinned: str
     install: InstallRecipe
     version_argv: tuple[str, ...]
@@ -351,7 +350,6 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     engine: str | None = None
     version: str | None = None
     model_id: str | None = None
-    model_file: str | None = None
     model_digest: str | None = None
     quantization: str | None = None
     context: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.lab.model import Budgets, Isolation, Order, Record, Verdict
+from benchmarks.lab.text import digest_of_json
 
 MAX_VOID_RERUNS: Final = 2
 
@@ -56,7 +56,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of the plan's canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(plan, str_keys=True), order="sorted")).hexdigest()
+    return digest_of_json(msgspec.to_builtins(plan, str_keys=True))
 
 
 def slots(plan: Plan) -> tuple[Slot, ...]:

@@ -25,6 +25,7 @@ from benchmarks.lab.errors import LabError
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.model import Backend, EngineFacts, Record
 from benchmarks.lab.paths import checkout_root
+from benchmarks.lab.text import digest_of_json
 
 # Raised by one when a change of the code moves numbers; rows of different versions are never pooled.
 # 1  first version
@@ -232,7 +233,7 @@ def assemble(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(values: Mapping[str, Any]) -> str:
     """Content address of a stamp: SHA-256 of its JSON with sorted keys."""
-    return hashlib.sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()
+    return digest_of_json(values)
 
 
 def unpublishable(values: Mapping[str, Any]) -> tuple[str, ...]:

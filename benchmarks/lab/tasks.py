@@ -6,7 +6,6 @@ sentence with file and field. Whether symbols exist and tests flip is found late
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import msgspec
-import yaml
 
+from benchmarks.lab import yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Record, Source, Target, Task
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import digest_of_json, listing, suggest
 
 SUITE: Final = "core-1"
 _FIELDS_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,10 +63,9 @@ def load_suite(root: Path, name: str = SUITE) -> Suite:
     targets = {path.stem: read_target(path) for path in sorted((root / "targets").glob("*.yaml"))}
     tasks = {path.stem: read_task(path, targets) for path in sorted(folder.glob("*.yaml"))}
     used = {task.target: targets[task.target] for task in tasks.values()}
-    content = msgspec.json.encode([sorted(used.items()), sorted(tasks.items())], order="deterministic")
     return Suite(
         name=name,
-        digest=hashlib.sha256(content).hexdigest(),
+        digest=digest_of_json([sorted(used.items()), sorted(tasks.items())]),
         targets=used,
         tasks=tasks,
         measured=_read_measured(folder / "measured.json"),
@@ -135,26 +133,9 @@ def _check_inside(file: Path, field: str, place: str) -> None:
 # ---- YAML into records ----
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice, which would silently lose the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                raise yaml.MarkedYAMLError(problem=f'the key "{key}" stands twice', problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _read(file: Path, kind: type[_R]) -> _R:
-    try:
-        data = yaml.load(file.read_text(encoding="utf-8"), _Loader)
-    except yaml.MarkedYAMLError as failure:
-        line = failure.problem_mark.line + 1 if failure.problem_mark else 1
-        raise UsageError(f"{file}:{line}: {failure.problem}") from failure
-    except (OSError, ValueError, yaml.YAMLError) as failure:
-        raise UsageError(f"{file}: cannot be read as YAML: {failure}") from failure
-    if not isinstance(data, dict):
+    data = yamlfile.plain(yamlfile.read(file))
+    if not data or not isinstance(data, dict):
         raise UsageError(f"{file}: it must hold fields of a {kind.__name__.lower()}, one per line")
     for place, message in _unknown_keys(data, kind):
         raise UsageError(f"{file}: {place}: {message}")

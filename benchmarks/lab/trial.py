@@ -69,7 +69,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Attempt:
     """Which slot this is, which attempt at it, and its place in the batch's order (both from 1)."""
 
     slot: Slot
@@ -77,10 +77,13 @@ class Turn:
     position: int
 
 
+Turn = Attempt  # the name by which batch/trials.py still asks for it
+
+
 def run(
     rig: session.Rig,
     assignment: Assignment,
-    turn: Turn,
+    attempt: Attempt,
     place: Place,
     *,
     facts: EngineFacts,
@@ -98,13 +101,13 @@ def run(
         "target": assignment.target.name,
         "suite": assignment.suite,
         "tier": assignment.task.tier,
-        "backend": turn.slot.backend,
-        "client": turn.slot.client,
+        "backend": attempt.slot.backend,
+        "client": attempt.slot.client,
         "purpose": rig.backend.purpose,
         "isolation": rig.isolation,
-        "trial": turn.slot.trial,
-        "attempt": turn.attempt,
-        "position": turn.position,
+        "trial": attempt.slot.trial,
+        "attempt": attempt.attempt,
+        "position": attempt.position,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "locked": locked,
         "evidence": place.evidence_name,

@@ -31,7 +31,7 @@ from benchmarks.lab.dialects.textual import textual_calls
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineTimings, RewriteName, Tokens
 
-ALL: tuple[Dialect, ...] = ("openai-chat", "openai-responses", "anthropic-messages")
+ALL: tuple[Dialect, ...] = get_args(Dialect)
 
 
 def streamed(dialect: Dialect, *events: dict[str, Any]) -> Reply:
@@ -46,6 +46,11 @@ def whole(dialect: Dialect, data: dict[str, Any]) -> Reply:
     reply = Reply()
     DIALECTS[dialect].whole(reply, data)
     return reply
+
+
+def test_each_dialect_has_a_reader_and_a_path_of_its_own() -> None:
+    assert tuple(DIALECTS) == ALL
+    assert [dialect_of("POST", reader.path) for reader in DIALECTS.values()] == list(ALL)
 
 
 def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:

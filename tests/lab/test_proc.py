@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.lab import proc
 from benchmarks.lab.errors import LabError
+from benchmarks.lab.proc import trees
 
 PATIENCE = 30.0
 
@@ -92,7 +93,7 @@ def test_a_sample_counts_processes_and_their_memory() -> None:
 
 
 def test_children_are_found_without_the_kernels_lists_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proc, "_lists_children", lambda: False)
+    monkeypatch.setattr(trees, "_lists_children", lambda: False)
     with started("sleep 1000 & sleep 1000") as process:
         until(lambda: len(proc.ProcessTree(process.pid).members()) == 3)
         threading.Thread(target=process.wait).start()

@@ -101,7 +101,7 @@ class Book:
             for _ in range(number):
                 self.trial(verdict, **body)
 
-    def evidence(self) -> gather.Evidence:
+    def evidence(self) -> gather.Gathered:
         return gather.gather(MACHINE, self.rows)
 
     def text(self) -> str:

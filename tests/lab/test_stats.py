@@ -26,7 +26,6 @@ def test_case_27_an_unbroken_run_of_21_says_no_more_than_84_percent() -> None:
 
 def test_case_27_nothing_run_decides_nothing() -> None:
     assert stats.wilson(0, 0) is None
-    assert stats.median([]) is None
     assert stats.median_interval([]) is None
     assert stats.spread([]) is None
     assert stats.task_rate_interval([]) is None
@@ -103,11 +102,6 @@ def test_how_little_wilson_covers_at_the_worst_rate(n: int, farthest: float, per
 def test_an_impossible_count_is_an_error(k: int, n: int) -> None:
     with pytest.raises(ValueError, match="is not a count"):
         stats.wilson(k, n)
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1))
-def test_median_is_the_standard_one(values: list[float]) -> None:
-    assert stats.median(values) == pytest.approx(statistics.median(values))
 
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=6, max_size=12))

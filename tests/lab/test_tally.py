@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.lab import tally
 from benchmarks.lab.model import EngineCounters, Exchange, Tokens
-from tests.lab.test_verdict import exchange
+from tests.lab.conftest import exchange
 
 TOLD = Tokens(prompt_total=10, prompt_cached=4, prompt_new=6, output=3, reasoning=0)
 

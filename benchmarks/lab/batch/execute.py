@@ -88,7 +88,7 @@ def _unfinished(bench: Bench, digest: str) -> ledger.Resume | None:
 
 
 def _claim(bench: Bench, batch: str, held: ExitStack) -> None:
-    evidence = paths.state_dir() / "evidence" / bench.machine.id / batch
+    evidence = paths.evidence_dir(bench.machine.id) / batch
     if not held.enter_context(fsio.hold_folder(evidence)):
         raise Refused(
             f"another program is running batch {batch}, which has this very plan, now; wait for it or end it; "

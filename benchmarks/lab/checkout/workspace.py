@@ -7,7 +7,6 @@ record handed to the harness. It does not look for leaks (leaks) and does not ru
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import shlex
 import shutil
@@ -27,7 +26,7 @@ from benchmarks.lab.errors import UsageError
 from benchmarks.lab.excise import Excised, excise
 from benchmarks.lab.model import Checkout, Environment, Target, Task
 from benchmarks.lab.paths import cache_dir, checkout_root
-from benchmarks.lab.text import count
+from benchmarks.lab.text import count, digest_of
 
 PROMPT_VERSION: Final = "v1"
 _LAYOUT: Final = "2"  # raise it when an excised tree of the same task would come out differently
@@ -72,7 +71,7 @@ def prepare(target: Target, task: Task, environment: Environment, destination: P
         workspace=destination,
         prompt=prompt,
         # The interpreter's place differs between machines, the question does not.
-        prompt_digest=hashlib.sha256(_prompt(target, task, made, "python").encode()).hexdigest(),
+        prompt_digest=digest_of(_prompt(target, task, made, "python")),
         removed_lines=sum(one.removed_lines for one in made.removed.values()),
         allowed=allowed,
         given=_contents(made.tree, allowed),
@@ -96,9 +95,7 @@ def excised_tree(target: Target, task: Task) -> ExcisedTree:
 def _excised_tree(target: Target, task: Task, cache: Path) -> ExcisedTree:
     pinned, digest = export(target, cache, _nothing)
     removed = _excise(target, task, pinned)
-    key = hashlib.sha256(
-        repr((_LAYOUT, digest, [(path, one.text) for path, one in removed.items()])).encode()
-    ).hexdigest()
+    key = digest_of(repr((_LAYOUT, digest, [(path, one.text) for path, one in removed.items()])))
     place = cache / "excised" / key
     place.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{place}.lock"):

@@ -1,6 +1,6 @@
 """The generated pages: hardware/<machine>/RESULTS.md and the index RESULTS.md, as text made of ledgers alone.
 
-The same ledgers give the same text: no clock, no order of a file system. It reads; the programs write.
+The same ledgers give the same text: no clock, no order of a file system.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from benchmarks.lab import ledger
+from benchmarks.lab import fsio, ledger
 from benchmarks.lab.ledger import Row
 from benchmarks.lab.report import words
 from benchmarks.lab.report.blocks import Block, Heading, Paragraph, Table, markdown
-from benchmarks.lab.report.gather import Evidence, gather
+from benchmarks.lab.report.gather import Gathered, gather
 from benchmarks.lab.report.tables import machine_blocks
 from benchmarks.lab.text import count
 
@@ -29,9 +29,9 @@ def results_files(root: Path) -> dict[Path, str]:
     folders = sorted(path.parent for path in (root / "hardware").glob(f"*/{TRIALS}"))
     found = {folder: tuple(ledger.read(folder / TRIALS)) for folder in folders}
     pages = {folder / RESULTS: machine_page(about(folder), folder.name, rows) for folder, rows in found.items()}
-    evidence = {folder.name: _gathered(folder.name, rows) for folder, rows in found.items()}
+    gathered = {folder.name: _gathered(folder.name, rows) for folder, rows in found.items()}
     facts = {folder.name: about(folder) for folder in folders}
-    return {**pages, root / RESULTS: index_page(facts, evidence)}
+    return {**pages, root / RESULTS: index_page(facts, gathered)}
 
 
 def stale(root: Path) -> dict[Path, str]:
@@ -41,6 +41,14 @@ def stale(root: Path) -> dict[Path, str]:
         for path, text in results_files(root).items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     }
+
+
+def write_stale(root: Path) -> tuple[Path, ...]:
+    """Write the stale pages anew; their paths."""
+    pages = stale(root)
+    for path, text in pages.items():
+        fsio.write_atomic(path, text)
+    return tuple(pages)
 
 
 def machine_page(facts: Mapping[str, Any], machine: str, rows: Sequence[Row]) -> str:
@@ -69,7 +77,7 @@ def by_machine(first: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {name: about_rows + own for name, own in found.items() if own or len(found) == 1}
 
 
-def index_page(facts: Mapping[str, Mapping[str, Any]], evidence: Mapping[str, Evidence]) -> str:
+def index_page(facts: Mapping[str, Mapping[str, Any]], gathered: Mapping[str, Gathered]) -> str:
     """The page at the root: which machines have results, and where. It gives no rate: numbers never cross machines."""
     blocks: list[Block] = [
         Paragraph(text=GENERATED),
@@ -79,19 +87,19 @@ def index_page(facts: Mapping[str, Mapping[str, Any]], evidence: Mapping[str, Ev
             "machine to another. What the figures mean: [methodology](docs/methodology.md)."
         ),
     ]
-    if not evidence:
+    if not gathered:
         blocks.append(Paragraph(text="No machine has recorded a trial yet: `uv run benchmarks/agent/run.py` does."))
         return markdown(blocks)
-    rows = tuple(_index_row(name, facts.get(name, {}), found) for name, found in sorted(evidence.items()))
+    rows = tuple(_index_row(name, facts.get(name, {}), found) for name, found in sorted(gathered.items()))
     of = f"{count(len(rows), 'machine')}; trials that count, void ones apart"
     columns = ("machine", "chip", "memory", "measured cells", "demo and harness cells", "counted", "void", "dates")
     return markdown([*blocks, Table(title="Machines", of=of, columns=columns, rows=rows)])
 
 
-def _index_row(name: str, facts: Mapping[str, Any], evidence: Evidence) -> tuple[str, ...]:
-    trials = [trial for section in evidence.sections for trial in section.trials]
+def _index_row(name: str, facts: Mapping[str, Any], gathered: Gathered) -> tuple[str, ...]:
+    trials = [trial for section in gathered.sections for trial in section.trials]
     cells = {kind: set[tuple[str, str]]() for kind in ("measured", "unranked")}
-    for section in evidence.sections:
+    for section in gathered.sections:
         cells[section.kind] |= {(column.backend, column.client) for column in section.columns}
     counted = sum(trial.counted for trial in trials)
     memory = facts.get("memory_gib")
@@ -107,7 +115,7 @@ def _index_row(name: str, facts: Mapping[str, Any], evidence: Evidence) -> tuple
     )
 
 
-def _gathered(machine: str, rows: Sequence[Row]) -> Evidence:
+def _gathered(machine: str, rows: Sequence[Row]) -> Gathered:
     return gather(machine, by_machine(machine, rows).get(machine, []))
 
 
