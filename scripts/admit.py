@@ -22,6 +22,7 @@ from benchmarks.lab import checkout, flags, program, sandbox
 from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from benchmarks.lab.fsio import remove_tree, write_atomic
 from benchmarks.lab.judge import Admission, ControlPair, admit, controls
+from benchmarks.lab.lock import machine_lock
 from benchmarks.lab.model import Isolation, Task
 from benchmarks.lab.paths import cache_dir, checkout_root
 from benchmarks.lab.tasks import Measured, Suite, load_suite
@@ -42,7 +43,8 @@ def _main(args: argparse.Namespace) -> int:
         if name not in suite.tasks:
             raise UsageError(f"suite {suite.name} has no task {name}{suggest(name, suite.tasks)}")
     isolation = sandbox.choose(args.isolation)
-    codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
+    with machine_lock("scripts/admit.py", print):  # the seconds it records are measured
+        codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
     return max(codes, default=EXIT_DONE)
 
 

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import flags, fsio, labfile, ledger, lock, machine, paths, program, rows, series, stamp
-from benchmarks.lab.errors import EXIT_DONE, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.ledger import Effective, Ledger, Row
 from benchmarks.lab.report import reading
 from benchmarks.lab.rows import Selector
 from benchmarks.lab.text import count, listing, shorten, suggest
 
 DAY_SECONDS = 86_400
-CHECK_FOUND = 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _flag(name: str) -> str:
 def list_rows(options: argparse.Namespace) -> int:
     """`list`: one line a row."""
     selector = _selector(options)
-    read = {path: reading.read(path, program.complain) for path in _files(options)}
+    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
     _check_names(options, read.values())
     shown = []
     for path, every in read.items():
@@ -138,7 +137,7 @@ def show_row(options: argparse.Namespace) -> int:
     """`show`: a row with what its stamp says and which series it belongs to."""
     found = _find(options.id, list(_every(options)))
     row = found.marked.row
-    values = ledger.stamps(reading.read(found.path)).get(row.stamp or "")
+    values = ledger.stamps(reading.read_any(found.path)).get(row.stamp or "")
     whole = {
         "file": str(found.path),
         "row": json.loads(ledger.encode(row)),
@@ -158,7 +157,7 @@ def retract_rows(options: argparse.Namespace) -> int:
     if selector is None and not named:
         raise UsageError("name rows with --id, or choose them with --client, --engine, --batch, --since or another")
     chosen = [_find(name, list(_every(options))) for name in named]
-    read = {path: reading.read(path, program.complain) for path in _files(options)}
+    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
     _check_names(options, read.values())
     meant = {path: _meant(path, every, selector, chosen) for path, every in read.items()}
     if not any(meant.values()):
@@ -176,14 +175,14 @@ def check_files(options: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     print(f"{count(len(files), 'file')}, {count(len(problems), 'problem')}")
-    return CHECK_FOUND if problems else EXIT_DONE
+    return EXIT_FOUND if problems else EXIT_DONE
 
 
 def clean_evidence(options: argparse.Namespace) -> int:
     """`clean`: delete evidence that nothing was written into for so many days; rows keep naming it."""
-    shipped = labfile.load(*labfile.files(paths.checkout_root()))
-    days = shipped.evidence_days if options.days is None else options.days
-    folder = paths.state_dir() / "evidence"
+    lab = labfile.load(*labfile.files(paths.checkout_root()))
+    days = lab.evidence_days if options.days is None else options.days
+    folder = paths.state_dir() / paths.EVIDENCE
     with lock.machine_lock("scripts/ledger.py clean", program.complain):  # a running trial writes evidence
         old = _older(folder, time.time() - days * DAY_SECONDS)
         if not options.dry_run:
@@ -199,13 +198,13 @@ def print_fields(options: argparse.Namespace) -> int:
         summary = (record.__doc__ or "").splitlines()[0]
         print(f"\n### `{name}`\n\n{summary}\n\n| field | type | unit | meaning |\n|---|---|---|---|")
         for one in rows.fields(record):
-            print(f"| `{one.name}` | {one.type} | {one.unit} | {one.meaning} |")
+            print(f"| `{one.name}` | {one.type} | {one.unit} | {one.words} |")
     print("\n## Keys of the stamp\n\n| key | type | unit | meaning | series |\n|---|---|---|---|---|")
     for name, key in stamp.KEYS.items():
-        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.meaning} | {key.series} |")
+        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.words} | {key.series} |")
     print("\n## Volatile values\n\n| key | type | unit | meaning |\n|---|---|---|---|")
     for name, key in stamp.VOLATILE.items():
-        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.meaning} |")
+        print(f"| `{name}` | {stamp.TYPE_WORDS[key.type]} | {key.unit} | {key.words} |")
     return EXIT_DONE
 
 
@@ -223,7 +222,7 @@ def _files(options: argparse.Namespace) -> list[Path]:
 
 def _every(options: argparse.Namespace) -> Iterator[Found]:
     for path in _files(options):
-        yield from (Found(path, one) for one in ledger.effective(reading.read(path, program.complain)))
+        yield from (Found(path, one) for one in ledger.effective(reading.read_any(path, program.complain)))
 
 
 def _find(name: str, every: Sequence[Found]) -> Found:

@@ -11,25 +11,20 @@ It does not install anything and does not touch the rest of pyproject.toml.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import flags, program
-from benchmarks.lab.errors import UsageError
+from benchmarks.lab import flags, proc, program
+from benchmarks.lab.errors import LabError, UsageError
 
 RUNTIME_KEY = "constraint-dependencies"
 BUILD_KEY = "build-constraint-dependencies"
+UV_SECONDS = 600.0
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)\s*(?:;\s*(?P<marker>.+))?$")
-
-
-class PinError(UsageError):
-    """uv could not resolve, or pyproject.toml has not the shape this program edits; the message says which."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +37,11 @@ def _main(args: argparse.Namespace) -> int:
     try:
         before = project.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PinError(f"{project} cannot be read ({error}); name a pyproject.toml with --project") from None
-    after = pinned(before, upgrade=args.upgrade)
+        raise UsageError(f"{project} cannot be read ({error}); name a pyproject.toml with --project") from None
+    try:
+        after = pinned(before, upgrade=args.upgrade)
+    except LabError as error:
+        raise UsageError(str(error)) from error
     if args.check:
         sys.stdout.write("pins are up to date\n" if before == after else "pins differ: run `uv run scripts/pin.py`\n")
         return int(before != after)
@@ -103,23 +101,21 @@ def _with_array(text: str, key: str, pins: Sequence[str]) -> str:
         return old.sub(lambda _: array, text, count=1)
     section = re.search(r"^\[tool\.uv\]\n(?:(?!\[).*\n)*?(?=\n*(?:^\[|\Z))", text, re.MULTILINE)
     if section is None:
-        raise PinError("pyproject.toml has no [tool.uv] section to write the pins into")
+        raise LabError("pyproject.toml has no [tool.uv] section to write the pins into")
     return text[: section.end()] + array + text[section.end() :]
 
 
 def _uv(argv: Sequence[str], cwd: str) -> str:
-    try:
-        done = subprocess.run(("uv", *argv), cwd=cwd, env=_environment(), capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise PinError("uv is not on PATH; install it with `pip install uv`") from error
-    if done.returncode:
-        raise PinError(f"`uv {argv[0]}` failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _environment() -> Mapping[str, str]:
+    uv = proc.uv()
+    if uv is None:
+        raise LabError("uv is not on PATH; install it with `pip install uv`")
     # `uv run` announces its environment; in the temporary folder that would only cause a warning.
-    return {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    env = {name: value for name, value in proc.downloading().items() if name != "VIRTUAL_ENV"}
+    done = proc.run_quiet((uv, *argv), UV_SECONDS, cwd=Path(cwd), env=env, limit=None)
+    if done.code != 0:
+        why = f"longer than {UV_SECONDS:.0f} s" if done.timed_out else done.stderr.decode(errors="replace").strip()
+        raise LabError(f"`uv {argv[0]}` failed: {why}")
+    return done.stdout.decode()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,13 +10,19 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args
 from urllib.parse import unquote
 
 import pytest
 from packaging.requirements import Requirement
+
+from benchmarks.lab import stats
+from benchmarks.lab.model import FailCause, Flag, VoidReason
+from benchmarks.lab.tasks import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("benchmarks", "scripts", "docs", "tests", "hardware", ".ci", ".github")
@@ -177,6 +183,27 @@ def test_each_dependency_has_its_reason_and_each_reason_its_dependency() -> None
     needed = {Requirement(line).name for group in (*groups, project["build-system"]["requires"]) for line in group}
     rows = re.findall(r"^\| ([\w-]+) \| (.+) \|$", text(ROOT / "docs" / "dependencies.md"), flags=re.MULTILINE)
     assert {name for name, _ in rows} - {"package", "---"} == needed
+
+
+def test_verdicts_names_every_void_reason_in_order_every_cause_and_every_flag() -> None:
+    before, after = text(ROOT / "docs" / "verdicts.md").split("2. **failed** by a budget")
+    reasons = re.findall(r"\w+", before.split("in this order:")[1])
+    assert tuple(reasons) == get_args(VoidReason)
+    for word in (*get_args(FailCause), *get_args(Flag)):
+        assert re.search(rf"\b{word}\b", after.split("\n## ")[0]), word
+
+
+def test_runbook_has_a_row_for_every_void_reason() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", text(ROOT / "docs" / "runbook.md"), flags=re.MULTILINE)
+    assert tuple(rows) == get_args(VoidReason)
+
+
+def test_methodology_knows_how_many_tasks_the_largest_target_has() -> None:
+    told = re.search(r"largest target of the\s+shipped suite has (\d+) tasks", text(ROOT / "docs" / "methodology.md"))
+    assert told is not None
+    tasks = load_suite(ROOT / "benchmarks" / "agent" / "tasks").tasks.values()
+    (largest,) = Counter(task.target for task in tasks).most_common(1)
+    assert int(told[1]) == largest[1] < stats.FEWEST_TASKS
 
 
 # ---- what may not stand in any file ----

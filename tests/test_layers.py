@@ -1,11 +1,12 @@
 """The house keeps its shape: which room of `benchmarks/lab` may import which, thin programs, a silent library.
 
-The table below is the layer table of docs/design.md. A new room gets one line here first.
+The table below is the layer table of docs/design.md, compared with it. A new room gets one line in both first.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "benchmarks" / "lab"
 PROGRAM_FOLDERS = ("agent", "codegen", "serving", "resyn")
 
-BASE = {"errors", "model", "text", "yamlfile"}
+BASE = {"errors", "model", "text"}
 PLACES = {"paths", "fsio", "proc", "sandbox"}
 FACTS = {"machine", "stamp", "rows", "ledger", "series", "lock", "labfile", "stats"}
 TASKS = {"excise", "checkout", "judge", "grade", "tasks"}
@@ -42,23 +43,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
     "text": set(),
-    "yamlfile": {"errors"},
-    "program": {"errors"},
-    "flags": {"errors", "text"},
     "paths": {"errors"},
     "stats": {"model"},
     **dict.fromkeys(("proc", "fsio", "sandbox"), BASE | PLACES),
-    **dict.fromkeys(("labfile", "tasks"), BASE),
+    "yamlfile": BASE,
+    "program": {"errors"},
+    "flags": {"errors", "text"},
+    **dict.fromkeys(("labfile", "tasks"), BASE | {"yamlfile"}),
     "shares": {"model"},
     "rows": {"errors", "model", "text"},
-    **dict.fromkeys(("machine", "stamp", "ledger", "series", "lock"), BASE | PLACES | FACTS),
+    **dict.fromkeys(("stamp", "ledger", "series", "lock"), BASE | PLACES | FACTS),
+    "machine": BASE | PLACES | FACTS | {"yamlfile"},
     **dict.fromkeys(("excise", "checkout", "judge", "grade"), BASE | PLACES | FACTS | TASKS),
-    **dict.fromkeys(("dialects", "meter"), BASE | PLACES | FACTS | WIRE | {"checkout", "grade", "tasks"}),
+    **dict.fromkeys(("dialects", "meter"), BASE | PLACES | FACTS | WIRE),
     "install": {"errors", "model", "text", "paths", "proc", "fsio"},
     "engines": BASE | PLACES | FACTS | TASKS | WIRE | {"engines"},
     "clients": BASE | PLACES | FACTS | TASKS | WIRE | {"clients"},
     **dict.fromkeys(CONDUCT, BASE | PLACES | FACTS | TASKS | WIRE | ADAPTERS | CONDUCT),
-    **dict.fromkeys(("report", "web"), BASE | {"stats", "ledger", "series", "rows"}),
+    **dict.fromkeys(("report", "web"), BASE | {"fsio", "stats", "ledger", "series", "rows", "yamlfile"}),
 }
 PACKAGES_OF_ADAPTERS = ("engines", "clients")
 LONGEST_PROGRAM = 400  # lines: a program is flags, a plan, calls and rendering
@@ -110,6 +112,29 @@ LAB_MODULES = [p for p in modules(LAB) if p != LAB / "__init__.py"]
 ids = [str(p.relative_to(LAB)) for p in LAB_MODULES]
 
 
+def documented() -> dict[str, set[str]]:
+    """Room -> rooms it may import, as docs/design.md says: names, and words for the groups it defines."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("\n## Layers\n")[1].split("\n## ")[0]
+    groups = {
+        word.lower(): set(re.findall(r"`(\w+)`", names)) for word, names in re.findall(r"\*(\w+)\*: ([^.]+)", text)
+    }
+
+    def rooms(cell: str) -> set[str]:
+        said = cell.split(";", maxsplit=1)[0]
+        words = set(re.findall(r"\w+", re.sub(r"`\w+`", "", said)))
+        assert words <= set(groups) or said.strip() == "nothing of ours", f"docs/design.md: {cell!r}"
+        return set(re.findall(r"`(\w+)`", said)).union(*(groups[word] for word in words & set(groups)))
+
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", text, flags=re.MULTILINE)[1:]
+    return {name: rooms(allowed) for who, allowed in rows for name in rooms(who)}
+
+
+def test_the_table_is_the_one_of_the_design_page() -> None:
+    assert {name: may - {name} for name, may in documented().items()} == {
+        name: may - {name} for name, may in MAY_IMPORT.items()
+    }
+
+
 def test_each_room_stands_in_the_table() -> None:
     unknown = {room(p) for p in LAB_MODULES} - set(MAY_IMPORT)
     assert not unknown, f"rooms without a line in MAY_IMPORT: {sorted(unknown)}"
@@ -122,16 +147,32 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
     assert not wrong, f"{path.relative_to(ROOT)} may not import {sorted(wrong)}"
 
 
+def test_every_exception_of_ours_stands_in_the_error_tree() -> None:
+    told = ast.get_docstring(ast.parse((LAB / "errors.py").read_text(encoding="utf-8"))) or ""
+    known = {"Exception", "LabError", "UsageError", "Refused"}
+    made = {
+        node.name
+        for path in LAB_MODULES
+        if path.name != "stub_agent.py"  # a program of its own inside the sandbox
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and (base.id in known or base.id.endswith("Error")) for base in node.bases)
+    }
+    assert made >= {"UsageError", "DiskFull", "HttpError"}
+    assert {name for name in made if not re.search(rf"\b{name}\b", told)} == set()
+
+
 def adapters(kind: str) -> set[str]:
     """The alternatives of a package: what its table in `__init__` names, but for the contract itself."""
     return {name[1] for name in lab_imports(LAB / kind / "__init__.py") if name[0] == kind and len(name) > 1} - {"base"}
 
 
-@pytest.mark.parametrize("path", LAB_MODULES, ids=ids)
+BESIDE_THE_TABLES = [p for p in LAB_MODULES if room(p) in PACKAGES_OF_ADAPTERS and p != LAB / room(p) / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", BESIDE_THE_TABLES, ids=[str(p.relative_to(LAB)) for p in BESIDE_THE_TABLES])
 def test_an_adapter_imports_no_other_adapter(path: Path) -> None:
     kind = room(path)
-    if kind not in PACKAGES_OF_ADAPTERS or path.name == "__init__.py":
-        return
     own = path.relative_to(LAB / kind).with_suffix("").parts[0]
     siblings = {name[1] for name in lab_imports(path) if name[0] == kind and len(name) > 1} & (adapters(kind) - {own})
     assert not siblings, f"{path.relative_to(ROOT)} imports its siblings {sorted(siblings)}"

@@ -26,7 +26,7 @@ import psutil
 from benchmarks.agent import display, planning
 from benchmarks.lab import batch, flags, ledger, lock, paths, proc, program
 from benchmarks.lab.engines.scripted.scripts import ESCAPE_NAME
-from benchmarks.lab.errors import EXIT_DONE, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Cell
 from benchmarks.lab.session import Interrupts
@@ -35,7 +35,6 @@ from benchmarks.lab.text import count, suggest
 PROGRAM: Final = "benchmarks/agent/check.py"
 TABLE: Final = "docs/verdicts.md"
 NOT_APPLICABLE: Final = "n/a"
-EXIT_DIFFERS: Final = 1
 # Small, so that the scripts that never end end soon; a client's own start must still fit into the stall limit, and an
 # edit that aider is given as text into the tokens (`wrong` takes 6,500 on toolz).
 STALL_SECONDS: Final = 15.0
@@ -61,7 +60,7 @@ def _main(given: argparse.Namespace) -> int:
     for line in differing:
         print(f"differs: {line}")
     print(f"{count(len(expected), 'case')}, {len(differing)} differ from {TABLE}")
-    return EXIT_DIFFERS if differing else EXIT_DONE
+    return EXIT_FOUND if differing else EXIT_DONE
 
 
 def _stop(lost: program.OutputLost) -> None:

@@ -6,6 +6,7 @@ It runs no trial and writes no row (`lab/batch` does) and reads no command line 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -136,20 +137,15 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
 
 def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
     """Median wall times of this ledger's own rows; a cell without rows is unknown, bounded by its budget."""
-    rows = [row.body for row in ledger.read(bench.book.path) if row.kind == "trial"]
+    walls = _earlier_walls(bench.book.path)
     known: list[float] = []
     bounds: list[float] = []
     for slot in schedule.slots(bench.plan):
         if slot.task not in admitted:
             continue
-        walls = [
-            row["wall_seconds"]
-            for row in rows
-            if (row["task"], row["backend"], row["client"]) == (slot.task, slot.backend, slot.client)
-            and row["wall_seconds"] is not None
-        ]
-        if walls:
-            known.append(median(walls))
+        earlier = walls.get((slot.task, slot.backend, slot.client))
+        if earlier:
+            known.append(median(earlier))
         else:
             bounds.append(bench.plan.budgets[bench.suite.tasks[slot.task].tier].wall_seconds)
     bound = f"at most {sum(bounds) / 60:.0f} min, where their budgets end them"
@@ -157,6 +153,17 @@ def _estimate(bench: batch.Bench, admitted: Sequence[str]) -> str:
         return f"estimate: none, this ledger has no earlier rows of these trials; {bound}"
     told = f"estimate: {sum(known) / 60:.0f} min for {count(len(known), 'trial')} by earlier rows of this ledger"
     return told if not bounds else f"{told}; {count(len(bounds), 'trial')} without: {bound}"
+
+
+def _earlier_walls(path: Path) -> dict[tuple[str, str, str], list[float]]:
+    """Wall seconds of the ledger's counted trials by task, backend and client."""
+    found = defaultdict(list)
+    for one in ledger.effective(ledger.read(path)):
+        if one.row.kind == "trial" and one.counts:
+            row = ledger.trial(one.row)
+            if row.verdict != "void" and row.wall_seconds is not None:
+                found[row.task, row.backend, row.client].append(row.wall_seconds)
+    return found
 
 
 def _require_head(wanted: str | None, code: stamp.CodeStamp) -> None:
@@ -206,7 +213,7 @@ def _tasks(options: Options, suite: tasks.Suite, backends: Sequence[Backend], la
             raise UsageError(f"--tag {tag}: no task has it{suggest(tag, tags)}; tags are {listing(sorted(tags))}")
     wanted = options.tags
     if not options.tasks and not options.tags and all(backend.purpose == "demo" for backend in backends):
-        wanted = lab.defaults.tags
+        wanted = lab.defaults.demo_tags
     if not options.tasks and not wanted:
         return tuple(suite.tasks)
     return tuple(name for name, task in suite.tasks.items() if name in options.tasks or set(task.tags) & set(wanted))

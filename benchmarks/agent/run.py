@@ -55,7 +55,7 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
 def _report(bench: Bench, outcome: Outcome) -> int:
     """How the batch ended, its table, and the pages of this machine made anew."""
     from benchmarks.agent import planning  # noqa: PLC0415
-    from benchmarks.lab import fsio, machine, paths  # noqa: PLC0415
+    from benchmarks.lab import machine, paths  # noqa: PLC0415
     from benchmarks.lab.report import blocks, gather, pages, reading, tables  # noqa: PLC0415
 
     for line in planning.closing_words(bench, outcome):
@@ -65,8 +65,7 @@ def _report(bench: Bench, outcome: Outcome) -> int:
     print(blocks.terminal(tables.machine_blocks(gather.gather(bench.machine.id, rows)), width))
     if bench.book.path.resolve() == planning.default_ledger(bench.machine.id).resolve():
         machine.record(bench.machine)
-        for path, text in pages.stale(paths.checkout_root()).items():
-            fsio.write_atomic(path, text)
+        for path in pages.write_stale(paths.checkout_root()):
             print(f"{planning.prefix(bench)} wrote {path}")
     return EXIT_INTERRUPTED if outcome.interrupted else EXIT_DONE
 

@@ -20,13 +20,11 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.lab import flags, program
-from benchmarks.lab.errors import EXIT_DONE, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.text import count, listing, suggest
-
-EXIT_DRIFT = 1
 
 
 class Query(Record, frozen=True, kw_only=True):
@@ -66,15 +64,15 @@ def _show(query: Query, form: str) -> int:
     rows = reading.read(query.ledger, lambda note: program.complain(f"summarize.py: {note}"))
     own = pages.by_machine(query.machine, rows).get(query.machine, [])
     _check_names(query, [ledger.trial(row) for row in own if row.kind == "trial"])
-    evidence = gather.gather(query.machine, own, query.wants)
-    computed = [figures.figures(section) for section in evidence.sections]
+    gathered = gather.gather(query.machine, own, query.wants)
+    computed = [figures.figures(section) for section in gathered.sections]
     if form == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain.plain(evidence, computed))).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain.plain(gathered, computed))).decode() + "\n")
         return EXIT_DONE
     prefix = stamp.prefix(stamp.code(), _label(query))
     trials = sum(row.kind == "trial" for row in own)
     head = blocks.Paragraph(text=f"{prefix} {count(trials, 'trial')} in {query.ledger}")
-    report: list[blocks.Block] = [head, *tables.machine_blocks(evidence, computed)]
+    report: list[blocks.Block] = [head, *tables.machine_blocks(gathered, computed)]
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     sys.stdout.write(blocks.markdown(report) if form == "markdown" else blocks.terminal(report, width))
     return EXIT_DONE
@@ -105,19 +103,16 @@ def _label(query: Query) -> str:
 
 
 def _pages(root: Path, *, write: bool) -> int:
-    from benchmarks.lab import fsio  # noqa: PLC0415
     from benchmarks.lab.report import pages  # noqa: PLC0415
 
-    stale = pages.stale(root)
-    for path, text in stale.items():
-        if write:
-            fsio.write_atomic(path, text.encode())
+    stale = pages.write_stale(root) if write else tuple(pages.stale(root))
+    for path in stale:
         sys.stdout.write(f"{'wrote' if write else 'differs from the ledgers:'} {path.relative_to(root)}\n")
     if not stale:
         sys.stdout.write("every results page is what the ledgers give\n")
     elif not write:
         sys.stdout.write("`uv run benchmarks/agent/summarize.py --write` makes them anew\n")
-    return EXIT_DRIFT if stale and not write else EXIT_DONE
+    return EXIT_FOUND if stale and not write else EXIT_DONE
 
 
 # ---- flags ----

@@ -36,6 +36,8 @@ class Seen(Record, frozen=True, kw_only=True):
     exchanges: tuple[Exchange, ...]
     report: ClientReport
     exit: ExitStatus
+    ended_detail: str | None  # which budget ended it, if one did
+    counters_agree: bool | None
     patch: Patch
     judgement: Judgement | None
     egress: tuple[EgressAttempt, ...] | None
@@ -43,7 +45,7 @@ class Seen(Record, frozen=True, kw_only=True):
     model: str  # the name the client was told to ask for
     names: tuple[str, ...]  # names that may answer
     workspace: str
-    stray_answers: tuple[str, ...]  # files like an allowed path, written outside the workspace
+    stray_answers: tuple[str, ...]  # edited files like an allowed path, outside the workspace
     judge_limit_seconds: float
     gold_seconds: float | None
 
@@ -60,10 +62,11 @@ def evidence(seen: Seen) -> Evidence:
         judgement=seen.judgement,
         judge_limit_seconds=seen.judge_limit_seconds,
         gold_seconds=seen.gold_seconds,
+        ended_detail=seen.ended_detail,
         stall_by=stall_by,
         stall_detail=stall_detail,
-        engine_fatal=engine_fatal(calls),
-        context_refused=context_refused(calls, seen.report),
+        engine_fatal=engine_fatal(last_call(calls, seen.report)),
+        context_refused=context_refused(last_call(calls, seen.report), seen.report),
         looped=seen.report.error if seen.report.error_kind == "loop" else None,
         client_fatal=client_fatal(seen.report, seen.exit),
         malformed=malformed(calls, only_last=changed),
@@ -72,6 +75,7 @@ def evidence(seen: Seen) -> Evidence:
         history_read=any(_HISTORY.search(call.arguments) for exchange in calls for call in exchange.calls),
         touched_tests=bool(seen.patch.touched_tests),
         client_rc=seen.exit.ended_by == "client" and seen.exit.code != 0,
+        counters_differ=seen.counters_agree is False,
     )
 
 
@@ -101,18 +105,26 @@ def stalled_by(calls: Sequence[Exchange]) -> tuple[Who, str]:
     return "client", f"nothing happened after the reply to request {last.index}"
 
 
-def engine_fatal(calls: Sequence[Exchange]) -> str | None:
+def last_call(calls: Sequence[Exchange], report: ClientReport) -> Exchange | None:
+    """The call whose failure may have ended the run: the last turn; a side request only if the client itself failed.
+
+    The agent's own commands reach the engine too: what they provoke there is no failure of the run.
+    """
+    turns = [call for call in calls if not call.auxiliary]
+    return (calls if report.terminal == "error" or not turns else turns)[-1] if calls else None
+
+
+def engine_fatal(last: Exchange | None) -> str | None:
     """The engine's failure that ended the run: the last model call failed for another reason than its context."""
-    if not calls or not _engine_failed(calls[-1]):
+    if last is None or not _engine_failed(last):
         return None
-    last = calls[-1]
     return None if last.error_kind in ("context", "tool_json") else _engine_words(last)
 
 
-def context_refused(calls: Sequence[Exchange], report: ClientReport) -> str | None:
+def context_refused(last: Exchange | None, report: ClientReport) -> str | None:
     """The engine's refusal for want of context, if it ended the run."""
-    if calls and calls[-1].error_kind == "context":
-        return calls[-1].error or "the engine refused the prompt as larger than its context"
+    if last is not None and last.error_kind == "context":
+        return last.error or "the engine refused the prompt as larger than its context"
     if report.error_kind == "context":
         return report.error or "the client gave up: context exceeded"
     return None
@@ -160,7 +172,8 @@ def _wrong_workspace(seen: Seen) -> str | None:
     said = seen.report.workspace
     if said is not None and said.rstrip("/") != seen.workspace.rstrip("/"):
         return f"the client worked in {said}, not in {seen.workspace}"
-    if seen.stray_answers and not seen.patch.files:
+    # A client that says where it worked was there; a copy elsewhere is the model's own doing.
+    if said is None and seen.stray_answers and not seen.patch.files:
         return f"the client wrote {seen.stray_answers[0]}, outside {seen.workspace}"
     return None
 

@@ -8,7 +8,6 @@ It does not know which engines and clients exist (their tables do), and reads no
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import types
@@ -18,12 +17,12 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
 from benchmarks.lab import yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Budgets, Isolation, Order, Record, RewriteName, SamplerName
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import digest_of_json, listing, suggest
+from benchmarks.lab.yamlfile import At, plain
 
 R = TypeVar("R", bound=Record)
 
@@ -33,7 +32,6 @@ VARIABLE: Final = "LAB_FILE"
 TIERS: Final = (1, 2, 3, 4)
 REWRITES: Final[tuple[str, ...]] = get_args(RewriteName)
 SAMPLER_NAMES: Final[tuple[str, ...]] = get_args(SamplerName)
-DEEPEST: Final = 20
 MOST_DAYS: Final = 36_500  # a century: more seconds than that no clock here can count back
 
 # Merged as a whole: half a sampler from one file and half from another is nobody's choice.
@@ -48,7 +46,7 @@ class Defaults(Record, frozen=True, kw_only=True):
 
     backends: tuple[str, ...] = ("embedded",)
     clients: tuple[str, ...] = ("opencode",)
-    tags: tuple[str, ...] = ("starter",)
+    demo_tags: tuple[str, ...] = ("starter",)  # of the tasks, where every backend is a demo; else the whole suite
     trials: int = 1
     order: Order = "interleaved"
     isolation: Isolation | None = None  # None: the best this machine has
@@ -64,13 +62,6 @@ class Lab(Record, frozen=True, kw_only=True):
     evidence_days: int
     digest: str
     files: tuple[Path, ...]
-
-
-class At(Record, frozen=True, kw_only=True):
-    """A YAML value and where it stands: a scalar, a list of At, or a dict of name -> At."""
-
-    value: Any
-    where: str  # file:line
 
 
 SECTIONS: Final = ("backends", "defaults", "budgets", "evidence_days")
@@ -93,7 +84,7 @@ def load(*paths: Path) -> Lab:
     """Read and merge lab files, later over earlier. UsageError names file and line of the first mistake."""
     merged = At(value={}, where=str(paths[0]))
     for path in paths:
-        merged = _merge(merged, _parse(path))
+        merged = _merge(merged, yamlfile.read(path))
     top = _mapping(merged, "the lab file", SECTIONS)
     backends = _backends(top.get("backends"))
     defaults = _record(top.get("defaults"), Defaults, "defaults")
@@ -105,7 +96,7 @@ def load(*paths: Path) -> Lab:
         budgets=budgets,
         tiers=tiers,
         evidence_days=_days(top.get("evidence_days")),
-        digest=_digest([backends, defaults, budgets, [tiers[tier] for tier in TIERS]]),
+        digest=digest_of_json([backends, defaults, budgets, [tiers[tier] for tier in TIERS]]),
         files=paths,
     )
 
@@ -144,43 +135,7 @@ def base_url(url: str, what: str) -> str:
     return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
 
 
-# ---- YAML to values with their lines ----
-
-
-def _parse(path: Path) -> At:
-    node = yamlfile.read(path, lambda text: yaml.compose(text, Loader=yamlfile.Loader))
-    return At(value={}, where=f"{path}:1") if node is None else _located(node, path, 0)
-
-
-def _located(node: yaml.Node, path: Path, depth: int) -> At:
-    where = f"{path}:{node.start_mark.line + 1}"
-    if depth > DEEPEST:
-        raise UsageError(f"{where}: this is nested too deeply; a lab file has no use for more than {DEEPEST} levels")
-    if isinstance(node, yaml.MappingNode):
-        return At(value=_entries(node, path, depth), where=where)
-    if isinstance(node, yaml.SequenceNode):
-        return At(value=[_located(item, path, depth + 1) for item in node.value], where=where)
-    try:
-        return At(value=yamlfile.Loader("").construct_object(node), where=where)
-    except yamlfile.Unfit as error:
-        raise UsageError(f"{where}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError):
-        raise UsageError(f"{where}: this value is not understood; put it in quotes if it is text") from None
-
-
-def _entries(node: yaml.MappingNode, path: Path, depth: int) -> dict[str, At]:
-    found: dict[str, At] = {}
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise UsageError(f"{path}:{line}: the name of a setting must be plain text")
-        if key.value in found:
-            raise UsageError(f"{path}:{line}: `{key.value}` stands here twice, first on line {lines[key.value]}")
-        lines[key.value] = line
-        # A setting is where its name is, also when its value begins on a later line.
-        found[key.value] = At(value=_located(value, path, depth + 1).value, where=f"{path}:{line}")
-    return found
+# ---- merging ----
 
 
 def _merge(under: At, over: At) -> At:
@@ -192,14 +147,6 @@ def _merge(under: At, over: At) -> At:
     for name, entry in over.value.items():
         merged[name] = _merge(merged[name], entry) if name in merged and name not in _WHOLE else entry
     return At(value=merged, where=over.where)
-
-
-def _plain(at: At) -> Any:
-    if isinstance(at.value, dict):
-        return {name: _plain(entry) for name, entry in at.value.items()}
-    if isinstance(at.value, list):
-        return [_plain(entry) for entry in at.value]
-    return at.value
 
 
 # ---- values to records ----
@@ -323,7 +270,7 @@ def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
     entries = _mapping(at, what, _settings(record, *fixed)) if at is not None else {}
     hints = get_type_hints(record)
     for name, entry in entries.items():
-        value = _plain(entry)
+        value = plain(entry)
         try:
             msgspec.convert(value, hints[name])
         except msgspec.ValidationError:
@@ -331,7 +278,7 @@ def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
             raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted(hints[name])}{got}") from None
         if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
             raise UsageError(f"{entry.where}: `{name}` of {what} must be greater than 0")
-    return msgspec.convert({**{name: _plain(entry) for name, entry in entries.items()}, **fixed}, record)
+    return msgspec.convert({**{name: plain(entry) for name, entry in entries.items()}, **fixed}, record)
 
 
 def _kind(value: Any) -> str:
@@ -359,7 +306,3 @@ def wanted(hint: Any) -> str:
 def _hint(hint: Any, value: Any) -> str:
     words = [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
     return suggest(value, words) if isinstance(value, str) else ""
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

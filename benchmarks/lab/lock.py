@@ -13,7 +13,7 @@ import getpass
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Record
-from benchmarks.lab.text import shorten
+from benchmarks.lab.text import Say, shorten
 
 VARIABLE: Final = "LOCAL_LAB_LOCK"  # for tests of whole programs; a lock of one's own protects nothing
 DEFAULT: Final = Path("/tmp/local-lab.lock")  # not TMPDIR, which differs by user
@@ -45,7 +45,7 @@ class Holder(Record, frozen=True, kw_only=True):
 
 
 @contextmanager
-def machine_lock(program: str, say: Callable[[str], None], path: Path | None = None) -> Iterator[None]:
+def machine_lock(program: str, say: Say, path: Path | None = None) -> Iterator[None]:
     """Hold the machine while measuring. Refused names the holder; a lock left behind is taken, and `say` is told."""
     where = path or _place()
     descriptor = _open(where)
@@ -61,19 +61,6 @@ def machine_lock(program: str, say: Callable[[str], None], path: Path | None = N
             os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
-
-
-def holder(path: Path | None = None) -> Holder | None:
-    """Who holds the lock now; None if nobody does. It only looks: nothing is locked or made."""
-    try:
-        descriptor = os.open(path or _place(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = _holder(descriptor)
-    finally:
-        os.close(descriptor)
-    return found if found is not None and is_alive(found) else None
 
 
 def is_alive(holder: Holder) -> bool:

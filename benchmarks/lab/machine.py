@@ -8,7 +8,6 @@ sysctl, sw_vers, pmset.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
@@ -25,6 +24,7 @@ from benchmarks.lab import fsio, proc, yamlfile
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
+from benchmarks.lab.text import digest_of
 
 GIB: Final = 1 << 30
 TOOL_SECONDS: Final = 5.0
@@ -158,7 +158,7 @@ def installed_memory(total: int) -> int:
 def hardware_id(found: Facts) -> str:
     """Readable id with a short hash: `linux-x86_64-amd-epyc-24g-1a2b3c`."""
     raw = "\0".join((found.system, found.arch, found.chip or "", found.model or "", str(found.memory_bytes)))
-    short = hashlib.sha256(raw.encode()).hexdigest()[:6]
+    short = digest_of(raw)[:6]
     return f"{found.system}-{found.arch}-{chip_slug(found.chip)}-{_size(found.memory_bytes)}-{short}"
 
 
@@ -264,7 +264,7 @@ _HEADING: Final = (
 def _label_of(path: Path) -> str | None:
     if not path.exists():
         return None
-    found = yamlfile.load(path) or {}
+    found = yamlfile.plain(yamlfile.read(path))
     if not isinstance(found, dict):
         raise UsageError(f"{path} is not YAML with `id:` and `label:`; mend or delete it")
     label = found.get("label")

@@ -27,6 +27,7 @@ FailCause = Literal[
     "budget_tokens",
     "budget_disk",
     "budget_memory",
+    "budget_processes",
     "stalled",
     "client_error",
     "engine_error",
@@ -53,8 +54,8 @@ VoidReason = Literal[
 ]
 Who = Literal["model", "client", "engine", "backend"]
 Order = Literal["interleaved", "blocked"]
-EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "interrupt"]
-SuiteEnd = Literal["suite", "wall", "memory", "crash"]
+EndedBy = Literal["client", "wall", "stall", "turns", "tokens", "loop", "disk", "memory", "processes", "interrupt"]
+SuiteEnd = Literal["suite", "wall", "memory", "disk", "processes", "crash"]
 ExchangeEnd = Literal["complete", "client_closed", "engine_closed", "engine_unreachable", "error_event", "refused"]
 ClientErrorKind = Literal["context", "loop", "provider", "connection", "permission", "sandbox", "format", "other"]
 RewriteName = Literal["sampler", "max_tokens", "include_usage", "fold_system"]
@@ -83,6 +84,7 @@ Flag = Literal[
     "touched_tests",
     "client_rc",
     "forged_results",
+    "counters_differ",
 ]
 
 
@@ -162,6 +164,7 @@ class Checkout(Record, frozen=True, kw_only=True):
     prompt_digest: str
     removed_lines: int
     allowed: tuple[str, ...]  # paths relative to the workspace that may change
+    given: Mapping[str, bytes]  # allowed path -> content as the agent finds it
     solution: Mapping[str, bytes]  # allowed path -> original content; never inside the workspace
     target_digest: str  # digest of the pinned tree
     source_intact: bool | None  # `path:` sources: head and status equal before and after the export; else None
@@ -296,7 +299,7 @@ class Tokens(Record, frozen=True, kw_only=True):
 
 
 class ClientReport(Record, frozen=True, kw_only=True):
-    """What the client itself says; None where it does not say. It decides nothing but the cause of a failure."""
+    """What the client itself says, None where it does not: it decides causes of failures, and void wrong_workspace."""
 
     terminal: Literal["success", "error"] | None = None  # its own closing event
     error: str | None = None  # its own words
@@ -327,7 +330,6 @@ class Client(Record, frozen=True, kw_only=True):
 
     name: str
     dialects: tuple[Dialect, ...]  # in order of preference
-    versions: tuple[str, str]  # known to work: first, and first that is not known
     pinned: str
     install: InstallRecipe
     version_argv: tuple[str, ...]
@@ -348,7 +350,6 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     engine: str | None = None
     version: str | None = None
     model_id: str | None = None
-    model_file: str | None = None
     model_digest: str | None = None
     quantization: str | None = None
     context: int | None = None

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from benchmarks.lab.dialects import rewrite, rewrites_of
-from benchmarks.lab.engines.base import PATHS, Endpoint
+from benchmarks.lab.dialects import DIALECTS, rewrite, rewrites_of
+from benchmarks.lab.engines import ask
+from benchmarks.lab.engines.base import Endpoint
 from benchmarks.lab.model import Backend, Client, Dialect
 from benchmarks.lab.text import shorten
 
@@ -92,10 +93,9 @@ def _answer(endpoint: Endpoint, backend: Backend, dialect: Dialect, body: Mappin
     """The engine's answer to `body` as the meter would forward it; None if there is none."""
     sent, _ = rewrite(dialect, json.dumps({"model": endpoint.model, **body}).encode(), rewrites_of(backend))
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
-    if endpoint.api_key:
-        headers["authorization"] = f"Bearer {endpoint.api_key}"
+    address = ask.Address(base_url=endpoint.base_url, who=f"backend {backend.name}", api_key=endpoint.api_key)
     try:
-        with httpx.Client(base_url=endpoint.base_url, timeout=ANSWER_SECONDS, trust_env=False) as http:
-            return http.post(PATHS[dialect], content=sent, headers=headers)
+        with address.client(ANSWER_SECONDS) as http:
+            return http.post(DIALECTS[dialect].path, content=sent, headers=headers)
     except httpx.HTTPError:
         return None

@@ -14,6 +14,7 @@ import platformdirs
 from benchmarks.lab.errors import UsageError
 
 APP = "local-lab"
+EVIDENCE = "evidence"  # the folder of the state that holds every machine's
 
 
 def cache_dir() -> Path:
@@ -30,6 +31,11 @@ def state_dir() -> Path:
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o700)
     return folder
+
+
+def evidence_dir(machine: str) -> Path:
+    """Folder for what trials, controls and smoke runs of a machine leave for people; whoever writes there makes it."""
+    return state_dir() / EVIDENCE / machine
 
 
 def checkout_root() -> Path:

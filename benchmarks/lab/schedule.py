@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.lab.model import Budgets, Isolation, Order, Record, Verdict
+from benchmarks.lab.text import digest_of_json
 
 MAX_VOID_RERUNS: Final = 2
 
@@ -56,7 +56,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of the plan's canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(plan, str_keys=True), order="sorted")).hexdigest()
+    return digest_of_json(msgspec.to_builtins(plan, str_keys=True))
 
 
 def slots(plan: Plan) -> tuple[Slot, ...]:
@@ -95,6 +95,11 @@ def owed(order: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> tuple[S
     first = [slot for slot in order if slot not in settled and not voids[slot]]
     again = [slot for slot in order if slot not in settled and 0 < voids[slot] <= MAX_VOID_RERUNS]
     return (*first, *again)
+
+
+def given_up(every: Sequence[Slot], still: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> int:
+    """Slots of the plan that will have no counted result: void thrice, or left out; `still` are owed yet."""
+    return len(set(every) - set(still) - {slot for slot, verdict in done if verdict != "void"})
 
 
 def _slot(task: str, cell: Cell, trial: int) -> Slot:

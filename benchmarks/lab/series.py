@@ -7,13 +7,13 @@ does not age the rows of the others. It reads no file and knows no verdict.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.lab import stamp
+from benchmarks.lab.text import digest_of
 
 # The stamp's table marks them; these are its two lists, in its order.
 CELL_KEYS: Final = tuple(name for name, key in stamp.KEYS.items() if key.series == "cell")
@@ -43,7 +43,7 @@ def task_key(body: Mapping[str, Any], values: Mapping[str, Any] | None) -> Key:
 
 def series_id(found: Key) -> str:
     """Short name of a series, for reports and selectors."""
-    return hashlib.sha256("\0".join(found).encode()).hexdigest()[:ID_LENGTH]
+    return digest_of("\0".join(found))[:ID_LENGTH]
 
 
 def explain(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, *, task: bool = True) -> tuple[str, ...]:

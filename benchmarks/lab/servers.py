@@ -5,7 +5,6 @@ It starts and ends engines through their own `serve`; it does not know what a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from benchmarks.lab.engines.base import Endpoint
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.meter import Meter, Upstream, rewrites_of
 from benchmarks.lab.model import Backend
+from benchmarks.lab.text import Say
 
-Say = Callable[[str], None]
 
-
-class Server:
+class Served:
     """One backend under way. `endpoint` and `meter` change with every restart: ask for them, do not keep them."""
 
     def __init__(self, backend: Backend, state: Path, say: Say) -> None:

@@ -40,7 +40,7 @@ from benchmarks.lab.model import (
     VoidReason,
 )
 from benchmarks.lab.sandbox import Box, Limits, Running, SandboxSpec, Stray, open_box
-from benchmarks.lab.servers import Server
+from benchmarks.lab.servers import Served as Server
 
 POLL_SECONDS = 0.05
 SLEEP_GAP_SECONDS = 5.0  # by which the clocks may disagree before the machine counts as having slept
@@ -102,6 +102,7 @@ class Session(Record, frozen=True, kw_only=True):
     exchanges: tuple[Exchange, ...]
     report: ClientReport
     exit: ExitStatus
+    ended_detail: str | None  # which budget ended it, if one did
     wall: float
     workspace: str  # as the client saw it
     egress: tuple[EgressAttempt, ...] | None
@@ -111,6 +112,7 @@ class Session(Record, frozen=True, kw_only=True):
     output_bytes: int
     voids: Mapping[VoidReason, str]
     prefix_notes: tuple[PrefixNote, ...]  # turns that lost cached prompt
+    reread_tokens: int | None
 
 
 class Interrupts:
@@ -156,7 +158,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
             clocks = proc.clocks()
             started = time.monotonic()
             metered.set_start(started)
-            ended_by = _Watched(running, metered, brief.budgets, interrupts, started).until_end(show)
+            ended_by, ended_detail = _Watched(running, metered, brief.budgets, interrupts, started).until_end(show)
             wall = time.monotonic() - started
             gone = running.poll()
         finally:
@@ -169,6 +171,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         exchanges=exchanges,
         report=_read(rig.client, brief, status),
         exit=status,
+        ended_detail=ended_detail,
         wall=wall,
         workspace=box.workspace,
         egress=running.egress(),
@@ -178,6 +181,7 @@ def run(rig: Rig, brief: Brief, interrupts: Interrupts, show: Callable[[Live], N
         output_bytes=running.output_bytes(),
         voids=_voids(ended_by, slept, metered, running),
         prefix_notes=metered.prefix_notes(),
+        reread_tokens=metered.reread_tokens(),
     )
 
 
@@ -245,29 +249,31 @@ class _Watched:
     interrupts: Interrupts
     started: float  # monotonic
 
-    def until_end(self, show: Callable[[Live], None]) -> EndedBy:
-        """Wait until the client leaves or something ends the run; says what."""
+    def until_end(self, show: Callable[[Live], None]) -> tuple[EndedBy, str | None]:
+        """Wait until the client leaves or something ends the run; says what, and which limit was passed."""
         while self.running.poll() is None:
             live = self.metered.live()
             show(live)
-            over = next((name for name, is_over in self._limits(live) if is_over), None)
+            over = next(((name, words) for name, is_over, words in self._limits(live) if is_over), None)
             if over is not None:
                 return over
             self.running.wait(POLL_SECONDS)
-        return "client"
+        return "client", None
 
-    def _limits(self, live: Live) -> Iterator[tuple[EndedBy, bool]]:
+    def _limits(self, live: Live) -> Iterator[tuple[EndedBy, bool, str]]:
         budgets, now = self.budgets, time.monotonic()
         moved = max(self.started, live.last_progress or 0.0, self.running.last_output() or 0.0)
         over = self.running.over_limit()
-        yield "interrupt", self.interrupts.level >= STOP_NOW
-        yield "wall", now - self.started > budgets.wall_seconds
-        yield "stall", now - moved > budgets.stall_seconds
-        yield "turns", budgets.turns is not None and live.turns > budgets.turns
-        yield "tokens", budgets.output_tokens is not None and live.output > budgets.output_tokens
-        yield "loop", budgets.loop_repeats is not None and live.repeats >= budgets.loop_repeats
-        yield "disk", over == "disk"
-        yield "memory", over in ("memory", "processes")
+        wall, turns, tokens, repeats = budgets.wall_seconds, budgets.turns, budgets.output_tokens, budgets.loop_repeats
+        yield "interrupt", self.interrupts.level >= STOP_NOW, "stopped by the person at the keyboard"
+        yield "wall", now - self.started > wall, f"the budget is {wall:g} s"
+        yield "stall", now - moved > budgets.stall_seconds, f"nothing moved for {budgets.stall_seconds:g} s"
+        yield "turns", turns is not None and live.turns > turns, f"{live.turns} turns, the budget is {turns}"
+        yield "tokens", tokens is not None and live.output > tokens, f"{live.output} tokens, the budget is {tokens}"
+        yield "loop", repeats is not None and live.repeats >= repeats, f"the same call {live.repeats} times in a row"
+        yield "disk", over == "disk", f"more than {budgets.disk_bytes} bytes written"
+        yield "memory", over == "memory", f"more than {budgets.memory_bytes} bytes of memory"
+        yield "processes", over == "processes", f"more than {budgets.processes} processes"
 
 
 def _read(client: Client, brief: Brief, status: ExitStatus) -> ClientReport:

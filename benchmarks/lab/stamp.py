@@ -25,6 +25,7 @@ from benchmarks.lab.errors import LabError
 from benchmarks.lab.machine import Machine
 from benchmarks.lab.model import Backend, EngineFacts, Record
 from benchmarks.lab.paths import checkout_root
+from benchmarks.lab.text import digest_of_json
 
 # Raised by one when a change of the code moves numbers; rows of different versions are never pooled.
 # 1  first version
@@ -39,6 +40,7 @@ class Key(Record, frozen=True, kw_only=True):
 
     `series`: "cell" must agree before rows are pooled at all, "task" must agree before rows of one task are pooled
     (other tasks have other values), "no" is informative. `publishable`: what a published row needs; None: anything.
+    `null` goes on after "null" ("when ..."); None: a whole stamp always has a value.
     """
 
     type: type
@@ -46,6 +48,12 @@ class Key(Record, frozen=True, kw_only=True):
     meaning: str
     series: Scope
     publishable: Callable[[Any], bool] | None = None
+    null: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What it means, and when it is null."""
+        return self.meaning if self.null is None else f"{self.meaning}; null {self.null}"
 
 
 def _known(value: Any) -> bool:
@@ -53,16 +61,45 @@ def _known(value: Any) -> bool:
 
 
 def _key(
-    kind: type, unit: str, meaning: str, series: Scope = "cell", publishable: Callable[[Any], bool] | None = None
+    kind: type,
+    unit: str,
+    meaning: str,
+    series: Scope = "cell",
+    publishable: Callable[[Any], bool] | None = None,
+    *,
+    null: str | None = None,
 ) -> Key:
-    return Key(type=kind, unit=unit, meaning=meaning, series=series, publishable=publishable)
+    return Key(type=kind, unit=unit, meaning=meaning, series=series, publishable=publishable, null=null)
 
+
+_UNTOLD: Final = "when the server does not tell"
 
 KEYS: Final[Mapping[str, Key]] = {
     # the code
-    "code_digest": _key(str, "digest", "files of benchmarks/, scripts/ and pyproject.toml as they ran", "no", _known),
-    "dirty": _key(bool, "", "those files differ from head", "no", lambda value: value is False),
-    "head": _key(str, "", "commit of the checkout; informative", "no", _known),
+    "code_digest": _key(
+        str,
+        "digest",
+        "files of benchmarks/, scripts/ and pyproject.toml as they ran",
+        "no",
+        _known,
+        null="when one of them cannot be read",
+    ),
+    "dirty": _key(
+        bool,
+        "",
+        "those files differ from head",
+        "no",
+        lambda value: value is False,
+        null="outside a git checkout of its own, or without a commit",
+    ),
+    "head": _key(
+        str,
+        "",
+        "commit of the checkout; informative",
+        "no",
+        _known,
+        null="outside a git checkout of its own, or without a commit",
+    ),
     "measurement_version": _key(int, "", "raised when a change of the code moves numbers", "cell", _known),
     "program": _key(str, "", "path of the program in the checkout", "no"),
     "flags": _key(list, "", "its flags as given", "no"),
@@ -71,34 +108,49 @@ KEYS: Final[Mapping[str, Key]] = {
     "machine": _key(str, "", "machine id", "cell", _known),
     "os": _key(str, "", "operating system with its version"),
     "kernel": _key(str, "", "kernel release"),
-    "chip": _key(str, "", "processor as it names itself"),
+    "chip": _key(str, "", "processor as it names itself", null="when it names itself nowhere"),
     "cores": _key(int, "count", "logical processors this process may use"),
     "memory_bytes": _key(int, "B", "memory of the machine, rounded to an installable size"),
-    "memory_limit_bytes": _key(int, "B", "limit set on this container; null when there is none"),
-    "gpus": _key(list, "", "graphics processors that tell their name"),
-    "power_source": _key(str, "", "mains or battery"),
-    "power_mode": _key(str, "", "platform profile, frequency governor, or low/normal"),
+    "memory_limit_bytes": _key(int, "B", "limit set on this container", null="when there is none"),
+    "gpus": _key(
+        list,
+        "",
+        "graphics processors that tell their name",
+        null="when none does (only NVIDIA's driver on Linux tells)",
+    ),
+    "power_source": _key(str, "", "mains or battery", null="when the system does not tell"),
+    "power_mode": _key(
+        str,
+        "",
+        "platform profile, frequency governor, or low, normal, high (macOS)",
+        null="when the system does not tell",
+    ),
     # the engine
     "backend": _key(str, "", "entry of the lab file", "no"),
     "purpose": _key(str, "", "measure, demo or harness", "cell", lambda value: value == "measure"),
     "engine": _key(str, "", "program that serves the weights", "cell", _known),
-    "engine_version": _key(str, "", "its version or commit", "cell", _known),
+    "engine_version": _key(str, "", "its version or commit", "cell", _known, null=_UNTOLD),
     "engine_flags": _key(dict, "", "its settings as the lab file gives them"),
-    "engine_host": _key(str, "", "host the engine runs on; null when it is this machine"),
+    "engine_host": _key(str, "", "host the engine runs on", null="when it is this machine"),
     "restart": _key(str, "", "restart policy of the server: never, arm, trial"),
-    "model": _key(str, "", "model as the engine names it", "cell", _known),
-    "model_digest": _key(str, "digest", "file of the weights"),
-    "weights_id": _key(str, "", "ties conversions of the same weights", "no"),
-    "quantization": _key(str, "", "as the engine tells it"),
-    "context": _key(int, "tokens", "context in force, read from the engine", "cell", _known),
-    "sampler": _key(dict, "", "sampler in force, read from the engine"),
-    "sampler_set_by": _key(str, "", "who set it: engine, backend (start flags), meter (declared rewrite), client"),
-    "max_tokens": _key(int, "tokens", "output cap per exchange; null: none"),
-    "reasoning_effort": _key(str, "", "as asked for"),
+    "model": _key(str, "", "model as the engine names it", "cell", _known, null=_UNTOLD),
+    "model_digest": _key(str, "digest", "file of the weights", null=_UNTOLD),
+    "weights_id": _key(str, "", "ties conversions of the same weights", "no", null="when the lab file gives none"),
+    "quantization": _key(str, "", "as the engine tells it", null=_UNTOLD),
+    "context": _key(int, "tokens", "context in force, read from the engine", "cell", _known, null=_UNTOLD),
+    "sampler": _key(
+        dict,
+        "",
+        "the engine's defaults as it tells them, overlaid by what the meter pins",
+        null="when the server does not tell and the meter pins none",
+    ),
+    "sampler_set_by": _key(str, "", "who set it: engine, backend (start flags), meter (declared rewrite)"),
+    "max_tokens": _key(int, "tokens", "output cap per exchange", null="when the lab file gives none"),
+    "reasoning_effort": _key(str, "", "as asked for", null="when the lab file gives none"),
     "rewrite": _key(list, "", "declared edits of the meter"),
-    "slots": _key(int, "count", "parallel slots of the engine"),
-    "speculative": _key(bool, "", "speculative decoding configured"),
-    "script": _key(str, "", "script of the scripted engine"),
+    "slots": _key(int, "count", "parallel slots of the engine", null=_UNTOLD),
+    "speculative": _key(bool, "", "speculative decoding configured", null=_UNTOLD),
+    "script": _key(str, "", "script of the scripted engine", null="of every other engine, and when none was named"),
     # the client
     "client": _key(str, "", "agent program"),
     "client_version": _key(str, "", "version it printed"),
@@ -107,7 +159,9 @@ KEYS: Final[Mapping[str, Key]] = {
     # the work
     "suite_digest": _key(str, "digest", "all targets and tasks of the suite", "no"),
     "prompt_digest": _key(str, "digest", "prompt as the client is given it, but for the interpreter's place", "task"),
-    "task_digest": _key(str, "digest", "definition of this task", "task"),
+    "task_digest": _key(
+        str, "digest", "definition of this task without note and tags, and the time limit of its suite", "task"
+    ),
     "target_digest": _key(str, "digest", "pinned tree of its target", "task"),
     "environment_digest": _key(str, "digest", "interpreter and packages that run its suite", "task"),
     "budgets": _key(dict, "", "what ends a trial", "task"),
@@ -117,16 +171,40 @@ KEYS: Final[Mapping[str, Key]] = {
 
 VOLATILE: Final[Mapping[str, Key]] = {
     "load_1m": _key(float, "processes", "load average over the last minute", "no"),
-    "uptime_seconds": _key(float, "s", "since the machine started", "no"),
+    "uptime_seconds": _key(float, "s", "since the machine started", "no", null="when the system does not tell"),
     "memory_available_bytes": _key(int, "B", "memory that can be had without swapping", "no"),
-    "swap_used_bytes": _key(int, "B", "swap in use", "no"),
-    "cpu_pressure": _key(float, "%", "share of the last 10 s in which work waited for a processor", "no"),
-    "memory_pressure": _key(float, "%", "the same, waiting for memory", "no"),
-    "io_pressure": _key(float, "%", "the same, waiting for storage", "no"),
-    "temperature_celsius": _key(float, "°C", "hottest sensor that tells", "no"),
-    "thermal": _key(str, "", "nominal or throttled, where the system says so", "no"),
-    "battery_percent": _key(float, "%", "charge; null without a battery", "no"),
-    "engine_uptime_seconds": _key(float, "s", "since the server process started, where that is seen", "no"),
+    "swap_used_bytes": _key(int, "B", "swap in use", "no", null="when the system does not tell"),
+    "cpu_pressure": _key(
+        float,
+        "%",
+        "share of the last 10 s in which work waited for a processor",
+        "no",
+        null="where the kernel keeps no such record (macOS, older Linux)",
+    ),
+    "memory_pressure": _key(
+        float,
+        "%",
+        "the same, waiting for memory",
+        "no",
+        null="where the kernel keeps no such record (macOS, older Linux)",
+    ),
+    "io_pressure": _key(
+        float,
+        "%",
+        "the same, waiting for storage",
+        "no",
+        null="where the kernel keeps no such record (macOS, older Linux)",
+    ),
+    "temperature_celsius": _key(float, "°C", "hottest sensor that tells", "no", null="when none tells"),
+    "thermal": _key(str, "", "nominal or throttled", "no", null="on Linux, and when the Mac does not tell"),
+    "battery_percent": _key(float, "%", "charge", "no", null="without a battery"),
+    "engine_uptime_seconds": _key(
+        float,
+        "s",
+        "since the server process started",
+        "no",
+        null="where its process cannot be seen, and at a trial's end",
+    ),
 }
 
 CLOCK: Final = "ISO 8601 with offset; durations on the monotonic clock"
@@ -155,7 +233,7 @@ def assemble(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(values: Mapping[str, Any]) -> str:
     """Content address of a stamp: SHA-256 of its JSON with sorted keys."""
-    return hashlib.sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()
+    return digest_of_json(values)
 
 
 def unpublishable(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ It does not stop experiments early and does not model clustered rates beyond a b
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -83,15 +84,6 @@ def task_rate_interval(counts: Sequence[tuple[int, int]]) -> Interval | None:
 # ---- times ----
 
 
-def median(values: Sequence[float]) -> float | None:
-    """Middle value, or the mean of the two in the middle; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def median_interval(values: Sequence[float]) -> Interval | None:
     """Percentile bootstrap of the median, with a fixed seed. None where no such interval can exist.
 
@@ -105,9 +97,9 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Median, extremes and the median's interval of some seconds; None of nothing."""
-    middle = median(values)
-    if middle is None:
+    if not values:
         return None
+    middle = statistics.median(values)
     return Spread(n=len(values), median=middle, best=min(values), worst=max(values), interval=median_interval(values))
 
 

@@ -1,15 +1,16 @@
 """What the exchanges of one trial add up to: tokens, turns, errors. Pure.
 
-A sum with an unknown part is unknown: a cancelled reply's tokens are not zero. Calls that the engine refused read and
-wrote nothing and add nothing.
+A sum with an unknown part is unknown: the tokens of a cancelled reply, or of one that the engine died on, are not zero.
+Calls that the engine refused at once add nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from statistics import median
 
-from benchmarks.lab.meter import PrefixNote, is_turn
+from benchmarks.lab.meter import is_turn
 from benchmarks.lab.model import EngineCounters, Exchange, Tokens
 from benchmarks.lab.rows import ExchangesRow
 
@@ -19,14 +20,19 @@ def model_calls(exchanges: Iterable[Exchange]) -> tuple[Exchange, ...]:
     return tuple(exchange for exchange in exchanges if exchange.dialect is not None and exchange.ended != "refused")
 
 
-def answered(calls: Iterable[Exchange]) -> tuple[Exchange, ...]:
-    """The calls that the engine took up: not refused with an error status, not unreachable."""
-    return tuple(call for call in calls if call.ended != "engine_unreachable" and (call.status or 200) < 400)
+def taken_up(calls: Iterable[Exchange]) -> tuple[Exchange, ...]:
+    """The calls that the engine read: it was reached, and did not refuse at once (4xx, or 503 while it loads)."""
+    return tuple(call for call in calls if call.ended != "engine_unreachable" and not _refused(call))
+
+
+def _refused(call: Exchange) -> bool:
+    status = call.status or 200
+    return call.ended == "complete" and (400 <= status < 500 or status == HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def tokens(calls: Sequence[Exchange]) -> Tokens:
-    """Sums over the answered calls; a part that one of them does not tell is None in the sum."""
-    told = [call.tokens for call in answered(calls)]
+    """Sums over the calls that the engine read; a part that one of them does not tell is None in the sum."""
+    told = [call.tokens for call in taken_up(calls)]
 
     def total(name: str) -> int | None:
         return _sum(getattr(one, name) for one in told)
@@ -58,9 +64,7 @@ def counters_agree(metered: Tokens, engine: EngineCounters | None, calls: Sequen
     return all(ours == theirs for ours, theirs in known) if known else None
 
 
-def exchanges_row(
-    calls: Sequence[Exchange], refused_after_end: int, prefix_notes: Sequence[PrefixNote]
-) -> ExchangesRow:
+def exchanges_row(calls: Sequence[Exchange], refused_after_end: int, reread_tokens: int | None) -> ExchangesRow:
     """The trial's exchanges in numbers."""
     waits = [call.t_first_token - call.t_request_end for call in calls if call.t_first_token is not None]
     tool_calls = [one for call in calls for one in call.calls]
@@ -77,7 +81,7 @@ def exchanges_row(
         textual_calls=sum(call.calls_textual for call in calls),
         refused_after_end=refused_after_end,
         models_answered=tuple(sorted({call.model_answered for call in calls if call.model_answered})),
-        reread_tokens=_sum(note.tokens for note in prefix_notes),
+        reread_tokens=reread_tokens,
         first_token_seconds=round(median(waits), 4) if waits else None,
         sampler=turn_samplers[0] if turn_samplers else {},
         rewritten=tuple(sorted({name for call in calls for name in call.rewritten})),

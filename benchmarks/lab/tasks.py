@@ -6,7 +6,6 @@ sentence with file and field. Whether symbols exist and tests flip is found late
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ import msgspec
 from benchmarks.lab import yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Record, Source, Target, Task
-from benchmarks.lab.text import listing, suggest
+from benchmarks.lab.text import digest_of_json, listing, suggest
 
 SUITE: Final = "core-1"
 _FIELDS_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,10 +62,9 @@ def load_suite(root: Path, name: str = SUITE) -> Suite:
     targets = {path.stem: read_target(path) for path in sorted((root / "targets").glob("*.yaml"))}
     tasks = {path.stem: read_task(path, targets) for path in sorted(folder.glob("*.yaml"))}
     used = {task.target: targets[task.target] for task in tasks.values()}
-    content = msgspec.json.encode([sorted(used.items()), sorted(tasks.items())], order="deterministic")
     return Suite(
         name=name,
-        digest=hashlib.sha256(content).hexdigest(),
+        digest=digest_of_json([sorted(used.items()), sorted(tasks.items())]),
         targets=used,
         tasks=tasks,
         measured=_read_measured(folder / "measured.json"),
@@ -135,8 +133,8 @@ def _check_inside(file: Path, field: str, place: str) -> None:
 
 
 def _read(file: Path, kind: type[_R]) -> _R:
-    data = yamlfile.load(file)
-    if not isinstance(data, dict):
+    data = yamlfile.plain(yamlfile.read(file))
+    if not data or not isinstance(data, dict):
         raise UsageError(f"{file}: it must hold fields of a {kind.__name__.lower()}, one per line")
     for place, message in _unknown_keys(data, kind):
         raise UsageError(f"{file}: {place}: {message}")

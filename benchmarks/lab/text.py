@@ -1,4 +1,4 @@
-"""Small pure helpers for text shown to people: suggestions, shortening, plurals.
+"""Small pure helpers for text: suggestions, shortening and plurals for people, digests for machines.
 
 It does not format tables or colour (report, programs) and does not read files.
 """
@@ -6,7 +6,13 @@ It does not format tables or colour (report, programs) and does not read files.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+Say = Callable[[str], None]  # who is told one line for people
 
 
 def suggest(name: str, options: Iterable[str]) -> str:
@@ -41,3 +47,13 @@ def count(number: int, noun: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """Cut `text` to at most `limit` characters, the last of them an ellipsis when something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def digest_of(content: bytes | str) -> str:
+    """SHA-256 of bytes, or of text as UTF-8, hex. (Of a file: `fsio.digest_file`.)"""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+
+
+def digest_of_json(value: Any) -> str:
+    """SHA-256 of a value's JSON, hex; whatever the order of mappings, records in the order of their fields."""
+    return digest_of(msgspec.json.encode(value, order="deterministic"))

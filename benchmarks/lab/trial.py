@@ -15,8 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.lab import checkout, findings, fsio, judge, session, shares, stamp, tally, verdict
 from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.errors import LabError
@@ -24,6 +22,8 @@ from benchmarks.lab.meter import Live, sentence
 from benchmarks.lab.model import (
     Budgets,
     Checkout,
+    ClientReport,
+    EngineFacts,
     Environment,
     Judgement,
     Patch,
@@ -32,10 +32,15 @@ from benchmarks.lab.model import (
     Task,
     VoidReason,
 )
-from benchmarks.lab.rows import JudgeRow, PatchRow, TrialRow
+from benchmarks.lab.rows import ClaimsRow, JudgeRow, PatchRow, TrialRow
 from benchmarks.lab.schedule import Slot
 
 MAX_LISTED = 50  # of any list on a row: a row stays readable
+# What must stay while a trial runs; `started` is told to the second by some and drifts.
+ENGINE_IDENTITY = (
+    "process", "engine", "version", "model_id", "model_digest", "quantization", "context", "sampler", "slots",
+    "speculative",
+)  # fmt: skip
 MAX_LOOKED_AT = 50_000  # entries of the client's home
 
 
@@ -64,7 +69,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Attempt:
     """Which slot this is, which attempt at it, and its place in the batch's order (both from 1)."""
 
     slot: Slot
@@ -72,39 +77,45 @@ class Turn:
     position: int
 
 
+Turn = Attempt  # the name by which batch/trials.py still asks for it
+
+
 def run(
     rig: session.Rig,
     assignment: Assignment,
-    turn: Turn,
+    attempt: Attempt,
     place: Place,
     *,
+    facts: EngineFacts,
     interrupts: session.Interrupts,
     show: Callable[[Live], None],
     locked: bool,
 ) -> TrialRow:
-    """Run one trial; always returns a row, void when it measured something else than the cell."""
+    """Run one trial; always returns a row, void when it measured something else than the cell.
+
+    `facts`: what the engine tells of itself now, which the row's stamp says.
+    """
     begin = time.monotonic()
     common: dict[str, Any] = {
         "task": assignment.task.id,
         "target": assignment.target.name,
         "suite": assignment.suite,
         "tier": assignment.task.tier,
-        "backend": turn.slot.backend,
-        "client": turn.slot.client,
+        "backend": attempt.slot.backend,
+        "client": attempt.slot.client,
         "purpose": rig.backend.purpose,
         "isolation": rig.isolation,
-        "trial": turn.slot.trial,
-        "attempt": turn.attempt,
-        "position": turn.position,
+        "trial": attempt.slot.trial,
+        "attempt": attempt.attempt,
+        "position": attempt.position,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "locked": locked,
         "evidence": place.evidence_name,
     }
     try:
         with _folders(place):
-            facts = rig.endpoint.facts_now()
             common["volatile"] = stamp.volatile(facts.started)
-            measured = _measure(rig, assignment, place, interrupts, show, process_before=facts.process)
+            measured = _measure(rig, assignment, place, interrupts, show, facts=facts)
     except Exception as error:  # a bug of ours must not cost the batch, nor look like a failure of the cell
         now = stamp.volatile()
         return TrialRow(**{"volatile": now, **common}, **_void_fields(error), wall_seconds=None, volatile_end=now)
@@ -120,7 +131,7 @@ def _measure(
     interrupts: session.Interrupts,
     show: Callable[[Live], None],
     *,
-    process_before: str | None,
+    facts: EngineFacts,
 ) -> dict[str, Any]:
     """Prepare, run, read, judge, rule; the fields of the row that these give."""
     tree = checkout.prepare(assignment.target, assignment.task, assignment.environment, place.work / "workspace")
@@ -128,9 +139,7 @@ def _measure(
     patch = checkout.collect(tree)
     (place.evidence / "patch.diff").write_bytes(patch.diff)
     judgement = _judge(rig, assignment, tree, patch, place) if patch.files else None
-    known = _seen(
-        rig, assignment, tree, place=place, seen=seen, patch=patch, judgement=judgement, process_before=process_before
-    )
+    known = _seen(rig, assignment, tree, place=place, seen=seen, patch=patch, judgement=judgement, facts=facts)
     ruling = verdict.rule(findings.evidence(known))
     return {
         **_ruled(ruling),
@@ -150,20 +159,22 @@ def _seen(
     seen: session.Session,
     patch: Patch,
     judgement: Judgement | None,
-    process_before: str | None,
+    facts: EngineFacts,
 ) -> findings.Seen:
     return findings.Seen(
         exchanges=seen.exchanges,
         report=seen.report,
         exit=seen.exit,
+        ended_detail=seen.ended_detail,
+        counters_agree=_counters_agree(seen),
         patch=patch,
         judgement=judgement,
         egress=seen.egress,
-        voids={**seen.voids, **_engine_voids(rig, process_before)},
+        voids={**seen.voids, **engine_voids(rig, facts), **_source_void(tree)},
         model=rig.endpoint.model,
         names=rig.endpoint.names,
         workspace=seen.workspace,
-        stray_answers=stray_answers(place.work / "home", tree.allowed),
+        stray_answers=stray_answers(place.work / "home", tree),
         judge_limit_seconds=assignment.target.suite_seconds,
         gold_seconds=assignment.gold_seconds,
     )
@@ -200,43 +211,74 @@ def _judge(rig: session.Rig, assignment: Assignment, tree: Checkout, patch: Patc
     )
 
 
-def stray_answers(home: Path, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Files in the client's home that end in an allowed path: an answer written into the wrong folder (case 1)."""
-    found = (file for path in allowed for file in fsio.find_suffix(home, path, MAX_LOOKED_AT))
-    return tuple(str(file.relative_to(home)) for file in found)[:MAX_LISTED]
+def stray_answers(home: Path, tree: Checkout) -> tuple[str, ...]:
+    """Edited files in the client's home that end in an allowed path: an answer in the wrong folder (case 1).
+
+    A copy of the file as it was given, a backup, is no answer.
+    """
+    found = (
+        (path, str(file.relative_to(home)))
+        for path in tree.allowed
+        for file in fsio.find_suffix(home, path, MAX_LOOKED_AT)
+    )
+    return tuple(file for path, file in found if _text_of(home, file) not in (None, tree.given.get(path)))[:MAX_LISTED]
 
 
-def _engine_voids(rig: session.Rig, before: str | None) -> Mapping[VoidReason, str]:
-    """An engine whose process is another one now was restarted by somebody; one that is gone died by itself."""
+def _text_of(home: Path, file: str) -> bytes | None:
     try:
-        after = rig.endpoint.facts_now().process
+        return checkout.read_inside(home, file)
+    except checkout.Unreadable:
+        return None
+
+
+def engine_voids(rig: session.Rig, before: EngineFacts) -> Mapping[VoidReason, str]:
+    """An engine whose process is another one now was restarted by somebody, one that tells other facts was changed;
+    one that is gone died by itself."""
+    try:
+        after = rig.endpoint.facts_now()
     except LabError:
         return {}
-    if before is None or after is None or before == after:
+    moved = [name for name in ENGINE_IDENTITY if _differ(getattr(before, name), getattr(after, name))]
+    if not moved:
         return {}
-    return {"engine_restarted": f"the engine's process was {before} before the trial and is {after} after it"}
+    told = ", ".join(f"{name} was {getattr(before, name)} and is {getattr(after, name)}" for name in moved)
+    return {"engine_restarted" if "process" in moved else "version_drift": f"during the trial the engine's {told}"}
+
+
+def _differ(before: object, after: object) -> bool:
+    return before is not None and after is not None and before != after
 
 
 def _session_fields(seen: session.Session) -> dict[str, Any]:
     calls = tally.model_calls(seen.exchanges)
-    tokens = tally.tokens(calls)
     return {
         "wall_seconds": round(seen.wall, 3),
         "shares": shares.shares(seen.exchanges, seen.wall),
-        "tokens": tokens,
+        "tokens": tally.tokens(calls),
         "tokens_auxiliary": tally.tokens([call for call in calls if call.auxiliary]),
         "turns": tally.turns(calls),
-        "exchanges": tally.exchanges_row(calls, seen.refused_after_end, seen.prefix_notes),
+        "exchanges": tally.exchanges_row(calls, seen.refused_after_end, seen.reread_tokens),
         "engine_counters": seen.counters,
-        "counters_agree": tally.counters_agree(tokens, seen.counters, calls),
-        # Its last words may quote private code; the ledger is published.
-        "client_report": msgspec.structs.replace(seen.report, final_message=None),
+        "counters_agree": _counters_agree(seen),
+        "client_report": claims(seen.report),
         "exit": seen.exit,
         "egress_attempts": seen.egress,
         "strays": len(seen.strays),
         "output_bytes": seen.output_bytes,
         "notes": tuple(sentence(note) for note in seen.prefix_notes[:MAX_LISTED]),
     }
+
+
+def _counters_agree(seen: session.Session) -> bool | None:
+    calls = tally.model_calls(seen.exchanges)
+    return tally.counters_agree(tally.tokens(calls), seen.counters, calls)
+
+
+def _source_void(tree: Checkout) -> Mapping[VoidReason, str]:
+    """A person's own repository that changed while its export was made is not the pinned one."""
+    if tree.source_intact is not False:
+        return {}
+    return {"harness_error": "the target's own repository changed during its export"}
 
 
 def _ruled(ruling: Ruling) -> dict[str, Any]:
@@ -246,6 +288,11 @@ def _ruled(ruling: Ruling) -> dict[str, Any]:
 def _void_fields(error: Exception) -> dict[str, Any]:
     words = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
     return {"verdict": "void", "reason": fsio.void_reason(error), "detail": words}
+
+
+def claims(report: ClientReport) -> ClaimsRow:
+    """What the ledger keeps of a client's report: not its last words, which may quote private code."""
+    return ClaimsRow(**{name: getattr(report, name) for name in ClaimsRow.__struct_fields__})
 
 
 def judge_row(judgement: Judgement, required: int) -> JudgeRow:

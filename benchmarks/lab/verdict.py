@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, get_args
 
-from benchmarks.lab.model import EndedBy, FailCause, Flag, Judgement, Record, Ruling, VoidReason, Who
+from benchmarks.lab.model import EndedBy, FailCause, Flag, Judgement, Record, Ruling, SuiteEnd, VoidReason, Who
 
 VOID_ORDER: Final[tuple[VoidReason, ...]] = get_args(VoidReason)
 
@@ -26,6 +26,7 @@ _WHO: Final[Mapping[FailCause, Who]] = {
     "budget_tokens": "model",
     "budget_disk": "model",
     "budget_memory": "model",
+    "budget_processes": "model",
     "too_slow": "model",
     "out_of_memory": "model",
     "client_error": "client",
@@ -41,6 +42,14 @@ _BUDGET_CAUSE: Final[Mapping[EndedBy, FailCause]] = {
     "loop": "loop",
     "disk": "budget_disk",
     "memory": "budget_memory",
+    "processes": "budget_processes",
+}
+
+
+_BROKEN_SUITE: Final[Mapping[SuiteEnd, str]] = {
+    "disk": "the suite wrote more than its disk limit",
+    "processes": "the suite started more processes than its limit",
+    "crash": "the suite ended without its results",
 }
 
 
@@ -57,6 +66,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     judgement: Judgement | None
     judge_limit_seconds: float
     gold_seconds: float | None
+    ended_detail: str | None = None  # which budget, and how far it was passed
     stall_by: Who | None = None
     stall_detail: str | None = None
     engine_fatal: str | None = None
@@ -69,6 +79,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     history_read: bool = False
     touched_tests: bool = False
     client_rc: bool = False
+    counters_differ: bool = False  # the engine's own totals are not the meter's sums
 
 
 def rule(evidence: Evidence) -> Ruling:
@@ -95,7 +106,7 @@ def _budget(evidence: Evidence) -> Ruling | None:
     if _green(evidence):
         flags = ("would_pass", *flags)
     who = (evidence.stall_by or "engine") if cause == "stalled" else _WHO[cause]
-    detail = evidence.stall_detail if cause == "stalled" else None
+    detail = evidence.stall_detail if cause == "stalled" else evidence.ended_detail
     return Ruling(verdict="failed", cause=cause, who=who, detail=detail, flags=flags)
 
 
@@ -128,7 +139,13 @@ def _not_green(evidence: Evidence) -> Ruling | None:
     for cause, detail in causes:
         if detail is not None:
             return _failed(evidence, cause, detail)
-    return _failed(evidence, "wrong" if evidence.changed else "no_edit")
+    return _failed(evidence, "wrong", _broken_suite(evidence)) if evidence.changed else _failed(evidence, "no_edit")
+
+
+def _broken_suite(evidence: Evidence) -> str | None:
+    """Why a suite that ran with the change gave no results, if it did not."""
+    ended_by = None if evidence.judgement is None else evidence.judgement.ended_by
+    return _BROKEN_SUITE.get(ended_by) if ended_by is not None else None
 
 
 _TABLE: Final[tuple[Callable[[Evidence], Ruling | None], ...]] = (
@@ -156,5 +173,6 @@ def _flags(evidence: Evidence) -> tuple[Flag, ...]:
         ("touched_tests", evidence.touched_tests),
         ("client_rc", evidence.client_rc and _green(evidence)),
         ("forged_results", evidence.judgement is not None and evidence.judgement.forged),
+        ("counters_differ", evidence.counters_differ),
     )
     return tuple(flag for flag, is_set in seen if is_set)

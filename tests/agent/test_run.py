@@ -93,6 +93,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
     assert "gold passes, excised fails" in output
     assert "estimate" in output
     assert not desk.results.exists()
+    assert not list((desk.folder / "state").glob("evidence/**/*"))
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,19 @@ def test_a_batch_under_way_is_not_continued_by_a_second_run(desk: Desk) -> None:
     interrupt_twice(first)
     first.communicate(timeout=120)
     assert len(desk.rows("batch_start")) == len(desk.rows("trial")) == 1
+
+
+def test_another_machines_unfinished_batch_is_not_continued(desk: Desk) -> None:
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    lines = desk.results.read_bytes().splitlines(keepends=True)
+    mine = desk.rows("batch_start")[0].machine
+    foreign = [line.replace(mine.encode(), b"some-other-machine") for line in lines if b'"batch_end"' not in line]
+    desk.results.write_bytes(b"".join(foreign))
+    code, output = desk.trial(*SCRIPTED)
+    assert code == 0, output
+    assert "continuing batch" not in output
+    assert [row.machine for row in desk.rows("trial")] == ["some-other-machine", mine]
 
 
 def interrupt_twice(process: subprocess.Popen[str]) -> None:
@@ -299,7 +313,7 @@ def test_a_reader_that_goes_away_before_the_first_trial_ends_the_program(desk: D
 
 def test_private_words_stay_out_of_the_ledger(done: tuple[Desk, str]) -> None:
     desk, _ = done
-    assert json.loads(desk.results.read_text().splitlines()[-2])["client_report"]["final_message"] is None
+    assert "final_message" not in json.loads(desk.results.read_text().splitlines()[-2])["client_report"]
 
 
 def test_no_work_folder_is_left(done: tuple[Desk, str]) -> None:

@@ -68,7 +68,7 @@ def test_an_engine_that_dies_in_a_trial_answers_for_it_and_is_served_anew_for_th
     run = tiny.start("--results", str(tiny.results), "--backend", "tiny", "--client", "stub", "--task", "toolz-groupby",
                      "--trials", "2", "--skip-smoke")  # fmt: skip
     deadline = time.monotonic() + 200
-    while not list((tiny.folder / "state" / "evidence").glob("*/*/*-tiny-stub-1-1/exchanges/*.request")):
+    while not list((tiny.folder / "state" / "evidence").glob("*/*/*-tiny-stub-1-1-*/exchanges/*.request")):
         assert time.monotonic() < deadline, "the first trial never asked the engine"
         time.sleep(0.01)
     (server,) = servers(run)

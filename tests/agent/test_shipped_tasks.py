@@ -19,14 +19,18 @@ UNFIT = {"packaging", "more-itertools", "networkx", "markdown-it-py"}  # pytest 
 def test_there_are_enough_tasks_over_enough_repositories() -> None:
     assert len(SUITE.tasks) >= 12
     assert len(SUITE.targets) >= 4
-    assert sum("starter" in task.tags for task in SUITE.tasks.values()) == 3
     assert sum(len(task.excise) > 1 for task in SUITE.tasks.values()) >= 2
     assert not UNFIT & set(SUITE.targets)
 
 
-def test_every_target_file_is_used_and_comes_from_an_sdist() -> None:
+def test_a_first_run_has_tasks_of_more_than_one_target() -> None:
+    starters = [task for task in SUITE.tasks.values() if "starter" in task.tags]
+    assert len({task.target for task in starters}) > 1
+
+
+def test_every_target_file_is_used_and_can_be_fetched_by_everybody() -> None:
     assert {path.stem for path in (ROOT / "targets").glob("*.yaml")} == set(SUITE.targets)
-    assert {target.source.kind for target in SUITE.targets.values()} == {"pypi"}
+    assert "path" not in {target.source.kind for target in SUITE.targets.values()}, "a repository on this machine"
 
 
 def test_every_task_was_measured_and_never_flaked() -> None:

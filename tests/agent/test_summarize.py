@@ -39,11 +39,14 @@ def rows(verdicts: str, **body: Any) -> list[Row]:
         "purpose": "measure",
         "isolation": "bwrap",
         "trial": 1,
+        "position": 1,
         "started": "2026-11-01T00:00:00+00:00",
         "wall_seconds": 12.0,
         "attempt": 1,
         "locked": True,
         "volatile": {},
+        "volatile_end": {},
+        "evidence": "batch/trial",
     }
     return found + [
         row(number, "trial", {**base, **outcome[letter], **body}, digest) for number, letter in enumerate(verdicts, 1)

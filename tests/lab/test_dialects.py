@@ -31,7 +31,7 @@ from benchmarks.lab.dialects.textual import textual_calls
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineTimings, RewriteName, Tokens
 
-ALL: tuple[Dialect, ...] = ("openai-chat", "openai-responses", "anthropic-messages")
+ALL: tuple[Dialect, ...] = get_args(Dialect)
 
 
 def streamed(dialect: Dialect, *events: dict[str, Any]) -> Reply:
@@ -46,6 +46,11 @@ def whole(dialect: Dialect, data: dict[str, Any]) -> Reply:
     reply = Reply()
     DIALECTS[dialect].whole(reply, data)
     return reply
+
+
+def test_each_dialect_has_a_reader_and_a_path_of_its_own() -> None:
+    assert tuple(DIALECTS) == ALL
+    assert [dialect_of("POST", reader.path) for reader in DIALECTS.values()] == list(ALL)
 
 
 def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -220,6 +225,13 @@ def test_B30_usage_without_a_cached_field_is_unknown_and_never_zero() -> None:
     )
     zero = {"prompt_tokens": 1234, "completion_tokens": 56, "prompt_tokens_details": {"cached_tokens": 0}}
     assert tokens_of("openai-chat", whole("openai-chat", {"choices": [], "usage": zero})).prompt_cached == 0
+
+
+@pytest.mark.parametrize("details", [None, {"cached_tokens": None}, {}])
+def test_B51_a_cached_count_of_null_is_unknown(details: dict[str, Any] | None) -> None:
+    usage = {"prompt_tokens": 1234, "completion_tokens": 56, "prompt_tokens_details": details}
+    found = tokens_of("openai-chat", whole("openai-chat", {"choices": [], "usage": usage}))
+    assert (found.prompt_total, found.prompt_cached, found.prompt_new) == (1234, None, None)
 
 
 def test_B30_a_prompt_of_no_tokens_is_an_engine_that_does_not_tell() -> None:

@@ -359,7 +359,7 @@ def scripted(*golds: Mapping[str, str]) -> Callable[[], ControlPair]:
 
     def run() -> ControlPair:
         gold = outcome(next(runs))
-        return ControlPair(gold=gold, excised=excised, required=("a",), admissible=True, why=None)
+        return ControlPair(gold=gold, excised=excised, required=("a",), unmoved=(), admissible=True, why=None)
 
     return run
 

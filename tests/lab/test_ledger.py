@@ -11,17 +11,18 @@ import re
 import resource
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from benchmarks.lab import ledger, rows, series, stamp
+from benchmarks.lab import trial as trials
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.fsio import DiskFull
 from benchmarks.lab.ledger import Ledger, SlotKey
-from benchmarks.lab.model import Record
-from benchmarks.lab.rows import RetractionRow, Selector, TrialRow
+from benchmarks.lab.model import ClientReport, Record
+from benchmarks.lab.rows import ClaimsRow, RetractionRow, Selector, TrialRow
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "linux-x86_64-amd-epyc-24g-6b4564"
@@ -38,12 +39,15 @@ def a_trial(**changes: Any) -> TrialRow:
         "purpose": "demo",
         "isolation": "bwrap",
         "trial": 1,
+        "position": 1,
         "started": "2026-11-30T20:15:00+00:00",
         "verdict": "passed",
         "wall_seconds": 12.5,
         "attempt": 1,
         "locked": True,
         "volatile": {"load_1m": 0.5},
+        "volatile_end": {"load_1m": 0.6},
+        "evidence": "batch/trial",
     }
     return TrialRow(**{**given, **changes})
 
@@ -68,7 +72,7 @@ def start(book: Ledger, batch: str, digest: str) -> None:
 
 
 def end(book: Ledger, batch: str) -> None:
-    book.append("batch_end", {"done": 3, "void": 0, "given_up": 0}, machine=MACHINE, batch=batch)
+    book.append("batch_end", {"done": 3, "void": 0, "given_up": 0, "seconds": 9.0}, machine=MACHINE, batch=batch)
 
 
 def ids(path: Path) -> list[str]:
@@ -586,7 +590,7 @@ def documented() -> dict[str, Table]:
 
 
 def in_code(record: type[Record]) -> Table:
-    return [(one.name, one.type, one.unit, one.meaning) for one in rows.fields(record)]
+    return [(one.name, one.type, one.unit, one.words) for one in rows.fields(record)]
 
 
 def test_every_kind_and_each_of_its_fields_is_documented_as_the_code_has_it() -> None:
@@ -596,9 +600,7 @@ def test_every_kind_and_each_of_its_fields_is_documented_as_the_code_has_it() ->
     for record in rows.nested():
         assert docs.pop(record.__name__) == in_code(record)
     for name, table in (("Keys of the stamp", stamp.KEYS), ("Volatile values", stamp.VOLATILE)):
-        assert docs.pop(name) == [
-            (key, stamp.TYPE_WORDS[one.type], one.unit, one.meaning) for key, one in table.items()
-        ]
+        assert docs.pop(name) == [(key, stamp.TYPE_WORDS[one.type], one.unit, one.words) for key, one in table.items()]
     assert [name for name, *_ in docs.pop("Envelope")] == list(ledger.ENVELOPE)
     assert not docs, "documented, but not in the code"
 
@@ -607,6 +609,31 @@ def test_which_keys_make_a_series_is_documented_as_the_code_has_it() -> None:
     text = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
     marked = dict(re.findall(r"^\| `(\w+)` \|.*\| (cell|task|no) \|$", text, re.M))
     assert marked == {name: key.series for name, key in stamp.KEYS.items()}
+
+
+def test_a_field_that_may_be_null_says_when_and_no_other_does() -> None:
+    class Silent(Record, frozen=True, kw_only=True):
+        told: Annotated[int | None, rows.said("count", "counted")]
+
+    class Loud(Record, frozen=True, kw_only=True):
+        told: Annotated[int, rows.said("count", "counted", "when nobody counts")]
+
+    for record in (Silent, Loud):
+        with pytest.raises(TypeError, match=rf"{record.__name__}\.told must say when it is null"):
+            rows.fields(record)
+
+
+def test_what_a_row_keeps_of_a_client_s_report_is_all_but_its_last_words() -> None:
+    assert {*ClaimsRow.__struct_fields__, "final_message"} == set(ClientReport.__struct_fields__)
+    report = ClientReport(turns=3, final_message="private", error="words")
+    assert "private" not in repr(trials.claims(report))
+    assert trials.claims(report) == ClaimsRow(turns=3, error="words")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "hardware").glob("*/trials.jsonl")), ids=lambda path: path.parent.name)
+def test_the_ledgers_that_were_committed_can_be_read(path: Path) -> None:
+    assert list(ledger.read(path))
+    assert ledger.check(path) == []
 
 
 def test_nested_records_of_other_rooms_are_described_whole() -> None:

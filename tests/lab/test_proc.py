@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.lab import proc
 from benchmarks.lab.errors import LabError
+from benchmarks.lab.proc import trees
 
 PATIENCE = 30.0
 
@@ -92,7 +93,7 @@ def test_a_sample_counts_processes_and_their_memory() -> None:
 
 
 def test_children_are_found_without_the_kernels_lists_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proc, "_lists_children", lambda: False)
+    monkeypatch.setattr(trees, "_lists_children", lambda: False)
     with started("sleep 1000 & sleep 1000") as process:
         until(lambda: len(proc.ProcessTree(process.pid).members()) == 3)
         threading.Thread(target=process.wait).start()
@@ -146,7 +147,7 @@ def reading(monotonic: float, wall: float, boottime: float | None) -> proc.Clock
     return proc.Clocks(monotonic=monotonic, wall=wall, boottime=boottime)
 
 
-def test_sleep_is_seen_and_a_clock_that_was_set_is_none() -> None:
+def test_B49_sleep_is_seen_and_a_clock_that_was_set_is_none() -> None:
     before = reading(10, 1000, 50)
     assert proc.slept_between(before, reading(20, 1010, 60)) == 0
     assert proc.slept_between(before, reading(20, 1310, 360)) == 300

@@ -39,6 +39,10 @@ STAMP: dict[str, Any] = {
 }
 
 
+NUMBERS = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
+JUDGED = {**NUMBERS, "green": True, "ended_by": "suite", "forged": False}
+
+
 class Book:
     """Rows in the order they were written, a minute apart."""
 
@@ -81,12 +85,15 @@ class Book:
             "purpose": "measure",
             "isolation": "bwrap",
             "trial": 1,
+            "position": 1,
             "started": "2026-11-01T00:00:00+00:00",
             "verdict": verdict,
             "wall_seconds": 30.0,
             "attempt": 1,
             "locked": True,
             "volatile": {},
+            "volatile_end": {},
+            "evidence": "batch/trial",
         }
         filled = {"failed": {"cause": "wrong", "who": "model"}, "void": {"reason": "machine_slept"}, "passed": {}}[
             verdict
@@ -102,7 +109,7 @@ class Book:
         """Give the last row another time."""
         self.rows[-1] = msgspec.structs.replace(self.rows[-1], at=at)
 
-    def evidence(self) -> gather.Evidence:
+    def evidence(self) -> gather.Gathered:
         return gather.gather(MACHINE, self.rows)
 
     def text(self) -> str:
@@ -395,6 +402,7 @@ def test_the_same_task_id_in_two_targets_is_two_tasks(book: Book) -> None:
             book.add(
                 "control",
                 {"task": "merge", "target": target, "suite": "core-1", "control": "gold", "isolation": "bwrap"}
+                | {"judge": JUDGED, "evidence": "controls/one"}
                 | {"as_expected": not failed, "admissible": not failed, "why": "it flips" if failed else None},
             )
     text = book.text()
@@ -445,7 +453,9 @@ def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
                 "control": control,
                 "as_expected": good,
                 "admissible": True,
+                "judge": JUDGED,
                 "isolation": "bwrap",
+                "evidence": "controls/one",
             },
         )
     assert "| boltons-slugify<br>boltons | 2/2 | 1/1 | yes |" in book.text()
@@ -609,6 +619,13 @@ def test_case_17_a_line_that_no_report_can_use_names_file_and_line(
     with pytest.raises(LabError, match=r"trials\.jsonl:3: row row00002") as caught:
         pages.results_files(tmp_path)
     assert words in str(caught.value)
+
+
+def test_an_impossible_row_that_is_retracted_stands_in_nobodys_way(book: Book, tmp_path: Path) -> None:
+    wrong = book.trial(wall_seconds=-5.0)
+    book.add("retraction", {"ids": [wrong.id], "count": 1, "reason": "a clock that went back"})
+    written(tmp_path, MACHINE, book.rows)
+    assert "a clock that went back" in pages.results_files(tmp_path)[tmp_path / "hardware" / MACHINE / pages.RESULTS]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.lab.model import EgressAttempt
 from benchmarks.lab.sandbox.egress import EgressLog, destination
 from benchmarks.lab.sandbox.inside import _assemble
 
@@ -58,10 +59,27 @@ def test_attempts_are_counted_by_destination_in_the_order_of_first_sight() -> No
         for seen in (packet(6, "192.0.2.2", 1), packet(6, "192.0.2.1", 1), packet(6, "192.0.2.2", 1)):
             theirs.send(seen)
         log.drain()
-        assert [(attempt.destination, attempt.count) for attempt in log.attempts()] == [
-            ("192.0.2.2:1", 2),
-            ("192.0.2.1:1", 1),
-        ]
+        assert log.attempts() == (
+            EgressAttempt(kind="tcp", destination="192.0.2.2:1", count=2),
+            EgressAttempt(kind="tcp", destination="192.0.2.1:1", count=1),
+        )
+
+
+def test_a_socket_that_cannot_be_read_is_no_proof_that_nothing_was_tried() -> None:
+    connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM)  # reading it before it is connected fails
+    with connected:
+        log = EgressLog(connected)
+        log.drain()
+        assert log.attempts() is None
+
+
+def test_a_closed_socket_keeps_what_was_seen() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with theirs:
+        log = EgressLog(ours)
+        ours.close()
+        log.drain()
+        assert log.attempts() == ()
 
 
 def test_every_jump_of_the_filter_lands_inside_it() -> None:

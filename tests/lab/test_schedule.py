@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.lab.model import Budgets, Order, Verdict
-from benchmarks.lab.schedule import MAX_VOID_RERUNS, Cell, Plan, Slot, owed, plan_digest, slots
+from benchmarks.lab.schedule import MAX_VOID_RERUNS, Cell, Plan, Slot, given_up, owed, plan_digest, slots
 
 A, B = Cell(backend="e", client="a"), Cell(backend="e", client="b")
 
@@ -18,7 +18,7 @@ def plan(trials: int = 2, order: Order = "interleaved", tasks: tuple[str, ...] =
     )  # fmt: skip
 
 
-def test_interleaved_cells_take_turns_and_the_order_is_counterbalanced() -> None:
+def test_B48_interleaved_cells_take_turns_and_the_order_is_counterbalanced() -> None:
     clients = [slot.client for slot in slots(plan())]
     assert clients == ["a", "b", "b", "a", "b", "a", "a", "b"]
 
@@ -54,3 +54,22 @@ def test_case_17_a_changed_task_file_is_another_plan() -> None:
     changed = Plan(**{**{f: getattr(plan(), f) for f in plan().__struct_fields__}, "suite_digest": "other"})
     assert plan_digest(changed) != plan_digest(plan())
     assert plan_digest(plan()) == plan_digest(plan())
+
+
+@given(st.data())
+def test_what_is_counted_owed_and_given_up_makes_the_plan(data: st.DataObject) -> None:
+    every = slots(plan())
+    done: list[tuple[Slot, Verdict]] = data.draw(
+        st.lists(st.tuples(st.sampled_from(every), st.sampled_from(["passed", "failed", "void"])), unique=True)
+    )
+    able = [slot for slot in every if slot.task in data.draw(st.sampled_from([("t1",), ("t1", "t2"), ()]))]
+    still = owed(able, done)
+    counted = {slot for slot, verdict in done if verdict != "void"}
+    assert len(counted) + len(still) + given_up(every, still, done) == len(every)
+    assert given_up(every, still, done) >= 0
+
+
+def test_what_is_left_out_after_it_was_counted_is_not_given_up() -> None:
+    every = slots(plan())
+    done: list[tuple[Slot, Verdict]] = [(slot, "passed") for slot in every if slot.task == "t1"]
+    assert given_up(every, (), done) == sum(slot.task == "t2" for slot in every)

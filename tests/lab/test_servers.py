@@ -10,10 +10,11 @@ from typing import Literal
 import pytest
 
 from benchmarks.lab import engines
-from benchmarks.lab.engines.base import CounterBox, Say, TrialContext
+from benchmarks.lab.engines.base import CounterBox, TrialContext
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
-from benchmarks.lab.servers import Server
+from benchmarks.lab.servers import Served
+from benchmarks.lab.text import Say
 
 
 class FakeEndpoint:
@@ -63,9 +64,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return fake
 
 
-def server(tmp_path: Path, restart: Literal["never", "arm", "trial"], said: list[str] | None = None) -> Server:
+def server(tmp_path: Path, restart: Literal["never", "arm", "trial"], said: list[str] | None = None) -> Served:
     backend = Backend(name="mine", engine="fake", restart=restart)
-    return Server(backend, tmp_path, (said if said is not None else []).append)
+    return Served(backend, tmp_path, (said if said is not None else []).append)
 
 
 @pytest.mark.parametrize(("policy", "times"), [("never", 1), ("arm", 2), ("trial", 4)])

@@ -9,54 +9,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.lab.model import Exchange, Tokens
+from benchmarks.lab.model import Exchange
 from benchmarks.lab.shares import shares
+from tests.lab.conftest import exchange
 
 
-def exchange(start: float, end: float, first: float | None = None, last: float | None = None, **other: Any) -> Exchange:
-    fields: dict[str, Any] = {
-        "index": 0, "dialect": "openai-chat", "method": "POST", "path": "/v1/chat/completions", "status": 200,
-        "stream": first is not None, "auxiliary": False, "model_asked": "m", "model_answered": "m",
-        "request_bytes": 1, "request_digest": "", "response_bytes": 1, "response_digest": "", "prefix_shared": 0,
-        "duplicate_of": None, "t_start": start, "t_request_end": start, "t_first_byte": first, "t_first_token": first,
-        "t_first_answer": first, "t_last_token": last, "t_end": end, "tokens": Tokens(), "tokens_source": None,
-        "timings": None, "finish_reason": "stop", "cut_off": False, "output_cap": None, "sampler": {}, "calls": (),
-        "calls_textual": 0, "user_text_digest": None, "prompt_found": None, "tools": (), "ended": "complete",
-        "error": None, "error_kind": None, "rewritten": (), "partial": False,
-    }  # fmt: skip
-    return Exchange(**{**fields, **other})
+def timed(start: float, end: float, first: float | None = None, last: float | None = None, **other: Any) -> Exchange:
+    """An exchange of these times, seconds; without `first` it was not streamed."""
+    tokens: dict[str, Any] = {"t_first_byte": first, "t_first_token": first, "t_first_answer": first}
+    return exchange(
+        stream=first is not None, t_start=start, t_request_end=start, t_last_token=last, t_end=end, **tokens, **other
+    )
 
 
 def test_one_streamed_turn_splits_into_its_parts() -> None:
-    got = shares([exchange(1.0, 5.0, first=3.0, last=4.5)], wall=6.0)
+    got = shares([timed(1.0, 5.0, first=3.0, last=4.5)], wall=6.0)
     assert (got.startup, got.prefill, got.decode, got.model_unsplit, got.client_and_tool, got.tail) == pytest.approx(
         (1.0, 2.0, 1.5, 0.5, 0.0, 1.0)
     )
 
 
 def test_an_unstreamed_reply_cannot_be_split() -> None:
-    got = shares([exchange(1.0, 5.0)], wall=6.0)
+    got = shares([timed(1.0, 5.0)], wall=6.0)
     assert (got.prefill, got.decode, got.model_unsplit) == (0.0, 0.0, 4.0)
 
 
 def test_a_request_broken_off_before_its_first_token_cannot_be_split() -> None:
-    assert shares([exchange(0.0, 3.0, ended="client_closed", partial=True)], wall=3.0).model_unsplit == 3.0
+    assert shares([timed(0.0, 3.0, ended="client_closed", partial=True)], wall=3.0).model_unsplit == 3.0
 
 
 def test_time_between_exchanges_is_the_clients() -> None:
-    got = shares([exchange(0.0, 2.0, 1.0, 2.0), exchange(3.5, 5.5, 4.5, 5.5)], wall=5.5)
+    got = shares([timed(0.0, 2.0, 1.0, 2.0), timed(3.5, 5.5, 4.5, 5.5)], wall=5.5)
     assert got.client_and_tool == 1.5
 
 
 def test_overlapping_exchanges_count_once_and_decode_goes_first() -> None:
-    turn = exchange(0.0, 10.0, first=4.0, last=10.0)
-    title = exchange(1.0, 6.0, first=3.0, last=6.0)
+    turn = timed(0.0, 10.0, first=4.0, last=10.0)
+    title = timed(1.0, 6.0, first=3.0, last=6.0)
     got = shares([turn, title], wall=10.0)
     assert (got.prefill, got.decode, got.model_unsplit) == (3.0, 7.0, 0.0)
 
 
 def test_prefill_goes_before_unsplit() -> None:
-    got = shares([exchange(0.0, 4.0), exchange(1.0, 3.0, first=2.0, last=3.0)], wall=4.0)
+    got = shares([timed(0.0, 4.0), timed(1.0, 3.0, first=2.0, last=3.0)], wall=4.0)
     assert (got.prefill, got.decode, got.model_unsplit) == (1.0, 1.0, 2.0)
 
 
@@ -71,7 +66,7 @@ TIMES = st.floats(min_value=-1, max_value=120, allow_nan=False)
 @st.composite
 def random_exchange(draw: st.DrawFn) -> Exchange:
     start, first, last, end = sorted(draw(st.tuples(TIMES, TIMES, TIMES, TIMES)))
-    return exchange(start, end, first, last) if draw(st.booleans()) else exchange(start, end)
+    return timed(start, end, first, last) if draw(st.booleans()) else timed(start, end)
 
 
 @given(st.lists(random_exchange(), max_size=12), st.floats(min_value=0, max_value=100))

@@ -193,6 +193,23 @@ def test_a_stamp_has_every_key_and_null_where_nobody_told() -> None:
     assert values["slots"] is None
 
 
+BARE = machine.Machine(
+    id="m", label="m", os="Linux", kernel="6", arch="x", chip=None, model=None, memory_bytes=1, memory_limit_bytes=None,
+    cores=1,
+)  # fmt: skip
+
+
+def test_a_key_says_when_it_is_null_and_only_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "power", lambda: {"power_source": None, "power_mode": None})
+    parts = (
+        stamp.of_code(stamp.CodeStamp(digest=None, dirty=None, head=None), program="p", flags=(), lab_digest="e" * 64),
+        stamp.of_machine(BARE),
+        stamp.of_backend(Backend(name="b", engine="openai"), EngineFacts()),
+    )
+    null = {name for part in parts for name, value in part.items() if value is None}
+    assert null == {name for name, key in stamp.KEYS.items() if key.null is not None}
+
+
 def test_the_engines_word_counts_and_not_the_lab_files_wish() -> None:
     values = whole(Backend(name="b", engine="openai", context=9999, quantization="Q8"))
     assert (values["engine"], values["context"], values["quantization"]) == ("llama.cpp", 4096, None)
@@ -255,6 +272,7 @@ def test_volatile_values_are_the_tables_and_never_part_of_a_stamp() -> None:
     assert list(values) == list(stamp.VOLATILE)
     assert not set(stamp.VOLATILE) & set(stamp.KEYS)
     for name, value in values.items():
-        assert value is None or isinstance(value, stamp.VOLATILE[name].type), name
+        key = stamp.VOLATILE[name]
+        assert isinstance(value, key.type) if value is not None else key.null, name
     assert values["memory_available_bytes"] > 0
     assert values["uptime_seconds"] > 0

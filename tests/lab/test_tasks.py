@@ -68,7 +68,7 @@ def test_the_digest_follows_the_content_and_not_the_measured_values(root: Path) 
         ("task", "id: parcel-postage", "id: other", 'id: it is "other" but the file is parcel-postage.yaml'),
         ("task", "parcel/rates.py", "../rates.py", 'excise[0].path: "../rates.py" must be a path inside the target'),
         ("task", "parcel/rates.py", "/etc/rates.py", "must be a path inside the target"),
-        ("task", "tier: 1", "tier: 1\ntier: 2", 'the key "tier" stands twice'),
+        ("task", "tier: 1", "tier: 1\ntier: 2", "parcel-postage.yaml:4: `tier` stands here twice, first on line 3"),
         ("task", "[starter]", "[starter", "yaml:"),
         ("task", "[starter]", "[" * 3000, "is nested too deeply"),
         ("task", "tier: 1", "tier: 1" + "0" * 400, "a number here must be finite"),

@@ -10,33 +10,17 @@ from benchmarks.lab.findings import Seen, evidence
 from benchmarks.lab.model import (
     ClientReport,
     EgressAttempt,
-    Exchange,
     ExitStatus,
     Judgement,
     Patch,
     Ruling,
-    Tokens,
     ToolCall,
     VoidReason,
 )
 from benchmarks.lab.verdict import Evidence, rule
+from tests.lab.conftest import exchange
 
 PASS = ("passed", None, None)
-
-
-def exchange(index: int = 0, **changes: Any) -> Exchange:
-    fields: dict[str, Any] = {
-        "index": index, "dialect": "openai-chat", "method": "POST", "path": "/v1/chat/completions", "status": 200,
-        "stream": True, "auxiliary": False, "model_asked": "m", "model_answered": "m", "request_bytes": 100,
-        "request_digest": f"r{index}", "response_bytes": 10, "response_digest": "x", "prefix_shared": 0,
-        "duplicate_of": None, "t_start": float(index), "t_request_end": float(index), "t_first_byte": index + 0.1,
-        "t_first_token": index + 0.1, "t_first_answer": index + 0.1, "t_last_token": index + 0.5, "t_end": index + 0.5,
-        "tokens": Tokens(), "tokens_source": None, "timings": None, "finish_reason": "stop", "cut_off": False,
-        "output_cap": None, "sampler": {}, "calls": (), "calls_textual": 0, "user_text_digest": None,
-        "prompt_found": True, "tools": ("bash",), "ended": "complete", "error": None, "error_kind": None,
-        "rewritten": (), "partial": False,
-    }  # fmt: skip
-    return Exchange(**{**fields, **changes})
 
 
 def judged(green: bool, **changes: Any) -> Judgement:
@@ -62,7 +46,8 @@ def ruling(*, changed: bool = True, green: bool | None = None, **changes: Any) -
         "exchanges": (exchange(0), exchange(1)), "report": ClientReport(terminal="success"),
         "exit": ExitStatus(code=0, signal=None, ended_by="client"), "patch": patch(changed), "judgement": judgement,
         "egress": (), "voids": {}, "model": "m", "names": ("m",), "workspace": "/home/agent/work/x",
-        "stray_answers": (), "judge_limit_seconds": 60.0, "gold_seconds": 2.0,
+        "ended_detail": None, "counters_agree": None, "stray_answers": (), "judge_limit_seconds": 60.0,
+        "gold_seconds": 2.0,
     }  # fmt: skip
     return rule(evidence(Seen(**{**fields, **changes})))
 
@@ -95,13 +80,14 @@ def test_voids_come_in_the_order_of_the_table() -> None:
     ("by", "cause"),
     [
         ("wall", "budget_wall"), ("turns", "budget_turns"), ("tokens", "budget_tokens"), ("loop", "loop"),
-        ("disk", "budget_disk"), ("memory", "budget_memory"),
+        ("disk", "budget_disk"), ("memory", "budget_memory"), ("processes", "budget_processes"),
     ],
 )  # fmt: skip
 def test_a_budget_ends_the_trial_and_a_green_rest_is_only_flagged(by: str, cause: str) -> None:
     assert summary(ruling(green=False, exit=ended(by))) == ("failed", cause, "model")
-    found = ruling(green=True, exit=ended(by))
+    found = ruling(green=True, exit=ended(by), ended_detail="513 of 512")
     assert (summary(found), found.flags) == (("failed", cause, "model"), ("would_pass",))
+    assert found.detail == "513 of 512"
 
 
 def test_case_02_no_request_was_ever_made() -> None:
@@ -135,6 +121,12 @@ def test_case_01_B01_another_folder_is_void_and_names_both() -> None:
     assert found.detail == "the client worked in /other, not in /home/agent/work/x"
     stray = ruling(changed=False, stray_answers=("/home/agent/a.py",))
     assert (stray.verdict, stray.reason) == ("void", "wrong_workspace")
+
+
+def test_a_copy_elsewhere_by_a_client_that_was_in_its_workspace_is_the_models_doing() -> None:
+    there = ClientReport(terminal="success", workspace="/home/agent/work/x")
+    found = ruling(changed=False, report=there, stray_answers=("backup/a.py",))
+    assert summary(found) == ("failed", "no_edit", "model")
 
 
 def test_B08_an_altered_prompt_is_void_but_a_compacted_later_turn_is_not() -> None:
@@ -182,6 +174,16 @@ def test_case_24_a_refused_context_belongs_to_the_backend() -> None:
     assert summary(ruling(changed=False, exchanges=(last,))) == ("failed", "context_overflow", "backend")
 
 
+@pytest.mark.parametrize("kind", ["context", "other"])
+def test_a_failing_side_request_moves_no_blame_from_a_client_that_ended_well(kind: str) -> None:
+    provoked = exchange(1, status=400, error="maximum context length exceeded", error_kind=kind, auxiliary=True)
+    found = ruling(changed=False, exchanges=(exchange(0), provoked))
+    assert summary(found) == ("failed", "no_edit", "model")
+    gave_up = ClientReport(terminal="error", error="compaction failed")
+    blamed = ruling(changed=False, exchanges=(exchange(0), provoked), report=gave_up)
+    assert blamed.who in ("backend", "engine")
+
+
 def test_case_03_B60_a_fatal_event_with_code_0_is_the_clients_error_not_a_try() -> None:
     said = ClientReport(terminal="error", error="permission rejected", error_kind="permission")
     found = ruling(changed=False, report=said)
@@ -223,6 +225,18 @@ def test_flags_say_what_else_was_seen_and_change_nothing() -> None:
     )
     assert summary(found) == PASS
     assert found.flags == ("cut_off", "egress_attempted", "history_read", "touched_tests")
+
+
+def test_totals_of_the_engine_that_are_not_the_meters_are_flagged() -> None:
+    assert ruling(green=True, counters_agree=False).flags == ("counters_differ",)
+    assert ruling(green=True, counters_agree=True).flags == ruling(green=True).flags == ()
+
+
+@pytest.mark.parametrize("ended_by", ["disk", "processes", "crash"])
+def test_a_suite_without_results_is_wrong_and_says_why(ended_by: str) -> None:
+    found = ruling(judgement=judged(False, ended_by=ended_by))
+    assert summary(found) == ("failed", "wrong", "model")
+    assert found.detail is not None
 
 
 def test_B54_ordinary_git_use_is_no_history_read() -> None:

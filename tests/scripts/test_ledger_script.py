@@ -66,11 +66,14 @@ TRIAL: dict[str, Any] = {
     "purpose": "harness",
     "isolation": "bwrap",
     "trial": 1,
+    "position": 1,
     "started": "2026-11-30T20:15:00+00:00",
     "wall_seconds": 2.5,
     "attempt": 1,
     "locked": True,
     "volatile": {},
+    "volatile_end": {},
+    "evidence": "b1/one",
 }
 
 

@@ -27,7 +27,7 @@ from benchmarks.lab.text import count
 def rehearse(bench: Bench, left_out: dict[str, str]) -> dict[str, trial.Assignment]:
     """Run the controls and write nothing: the tasks that a real run would try."""
     with work_place(bench.watcher.say, sweep=False):
-        return admit(bench, environments(bench), lambda kind, body: None, left_out)
+        return admit(bench, environments(bench), None, left_out)
 
 
 def environments(bench: Bench) -> dict[str, Environment]:
@@ -40,9 +40,12 @@ def environments(bench: Bench) -> dict[str, Environment]:
 
 
 def admit(
-    bench: Bench, environments: Mapping[str, Environment], write: Write, left_out: dict[str, str]
+    bench: Bench, environments: Mapping[str, Environment], write: Write | None, left_out: dict[str, str]
 ) -> dict[str, trial.Assignment]:
-    """Run both controls of every task; the tasks whose answers came out as known, ready to be tried."""
+    """Run both controls of every task; the tasks whose answers came out as known, ready to be tried.
+
+    Without `write` nothing is kept of the runs, no row and no log.
+    """
     admitted = {}
     for name in bench.plan.tasks:
         task = bench.suite.tasks[name]
@@ -51,9 +54,9 @@ def admit(
         with work_folder("control") as work:
             tree = checkout.prepare(target, task, environment, work / "tree")
             pair = judge.controls(target, task, environment, work / "controls", bench.plan.isolation)
-            evidence = _keep_logs(bench, work / "controls", task.id)
-        for row in _control_rows(bench, task, pair, evidence):
-            write("control", row)
+            if write is not None:
+                for row in _control_rows(bench, task, pair, _keep_logs(bench, work / "controls", task.id)):
+                    write("control", row)
         if not pair.admissible:
             left_out[name] = f"controls: {pair.why}"
             bench.watcher.say(f"{name}: left out, {pair.why}")
@@ -99,7 +102,7 @@ def _control_rows(bench: Bench, task: Task, pair: judge.ControlPair, evidence: s
         )
 
     yield row("gold", pair.gold, pair.gold.green)
-    yield row("excised", pair.excised, not pair.excised.green)
+    yield row("excised", pair.excised, pair.excised_fails)
 
 
 def leave_out_leaks(

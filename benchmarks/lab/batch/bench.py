@@ -23,7 +23,7 @@ from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Plan, Slot
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.tasks import Suite
-from benchmarks.lab.text import count
+from benchmarks.lab.text import Say, count
 
 Write = Callable[[str, Record], None]
 
@@ -76,7 +76,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 @contextmanager
-def work_place(say: Callable[[str], None], *, sweep: bool) -> Iterator[None]:
+def work_place(say: Say, *, sweep: bool) -> Iterator[None]:
     """Hold the place of the work folders, as every program does that has some; a sweep leaves those of the living.
 
     With `sweep`, what a killed run left is removed first, unless another program (of --no-lock) is at work.

@@ -18,7 +18,7 @@ from benchmarks.lab.batch.trials import run_owed
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Record, Verdict
 from benchmarks.lab.rows import BatchEnd, BatchStart
-from benchmarks.lab.schedule import Slot, owed, plan_digest, slots
+from benchmarks.lab.schedule import Slot, given_up, owed, plan_digest, slots
 from benchmarks.lab.text import count
 
 
@@ -34,15 +34,15 @@ def _execute(bench: Bench, batch: str, done: list[tuple[Slot, Verdict]]) -> Outc
     with ExitStack() as stack:
         setup = prepare(bench, stack, _writer(bench, batch))
         run_owed(bench, setup, batch, done)
-    plan_slots = [slot for slot in slots(bench.plan) if slot.cell in setup.rigs and slot.task in setup.assignments]
-    still = owed(plan_slots, done)
+    every = slots(bench.plan)
+    still = owed([slot for slot in every if slot.cell in setup.rigs and slot.task in setup.assignments], done)
     counted = {slot for slot, verdict in done if verdict != "void"}
     voids = sum(verdict == "void" for _, verdict in done)
     outcome = Outcome(
         batch=batch,
         done=len(counted),
         void=voids,
-        given_up=len(plan_slots) - len(counted) - len(still),
+        given_up=given_up(every, still, done),
         interrupted=bool(still),
         left_out=setup.left_out,
     )
@@ -82,11 +82,13 @@ def _open(bench: Bench, held: ExitStack) -> tuple[str, list[tuple[Slot, Verdict]
 
 
 def _unfinished(bench: Bench, digest: str) -> ledger.Resume | None:
-    return None if bench.fresh else ledger.resume(ledger.read(bench.book.path), digest)
+    """This machine's: another one's trials, in a ledger that was carried over, are no results of this plan here."""
+    own = (row for row in ledger.read(bench.book.path) if row.machine == bench.machine.id)
+    return None if bench.fresh else ledger.resume(own, digest)
 
 
 def _claim(bench: Bench, batch: str, held: ExitStack) -> None:
-    evidence = paths.state_dir() / "evidence" / bench.machine.id / batch
+    evidence = paths.evidence_dir(bench.machine.id) / batch
     if not held.enter_context(fsio.hold_folder(evidence)):
         raise Refused(
             f"another program is running batch {batch}, which has this very plan, now; wait for it or end it; "

@@ -24,7 +24,7 @@ from benchmarks.lab.install import Installation
 from benchmarks.lab.model import Backend, Client, Environment
 from benchmarks.lab.rows import SmokeRow
 from benchmarks.lab.schedule import Cell
-from benchmarks.lab.servers import Server
+from benchmarks.lab.servers import Served as Server
 from benchmarks.lab.session import Rig
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from benchmarks.lab import (
 from benchmarks.lab.batch.bench import Bench
 from benchmarks.lab.batch.setup import Setup
 from benchmarks.lab.errors import Refused
-from benchmarks.lab.model import Verdict
+from benchmarks.lab.model import EngineFacts, Verdict
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Slot, owed, slots
 from benchmarks.lab.session import Rig
@@ -48,19 +47,20 @@ def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
     rig, assignment = setup.rigs[turn.slot.cell], setup.assignments[turn.slot.task]
     row_id = ledger.new_id()
     name = f"{batch}/{turn.slot.task}-{turn.slot.backend}-{turn.slot.client}-{turn.slot.trial}-{turn.attempt}"
+    name += f"-{row_id[-6:]}"  # a killed run, or a retracted row, may have left this attempt's evidence already
     place = trial.Place(
         work=paths.state_dir() / "work" / f"trial-{row_id}",
         evidence=paths.state_dir() / "evidence" / bench.machine.id / name,
         evidence_name=name,
     )
-    if place.evidence.exists():  # left by a run that was killed before its row was written
-        shutil.rmtree(place.evidence)
-    stamped = _stamp(bench, rig, assignment)  # first, so that what cannot be stamped costs no trial
+    facts = rig.endpoint.facts_now()
+    stamped = _stamp(bench, rig, assignment, facts)  # first, so that what cannot be stamped costs no trial
     row = trial.run(
         rig,
         assignment,
         turn,
         place,
+        facts=facts,
         interrupts=bench.interrupts,
         show=bench.watcher.live,
         locked=bench.locked,
@@ -70,7 +70,7 @@ def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
     return row
 
 
-def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, Any]:
+def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment, facts: EngineFacts) -> dict[str, Any]:
     work = {
         "client": rig.client.name,
         "client_version": rig.installation.version,
@@ -78,7 +78,7 @@ def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, An
         "client_settings": session.told(rig),
         "suite_digest": bench.suite.digest,
         "prompt_digest": assignment.prompt_digest,
-        "task_digest": hashlib.sha256(msgspec.json.encode(assignment.task, order="sorted")).hexdigest(),
+        "task_digest": _task_digest(assignment),
         "target_digest": assignment.target_digest,
         "environment_digest": assignment.environment.digest,
         "budgets": msgspec.to_builtins(assignment.budgets),
@@ -87,9 +87,15 @@ def _stamp(bench: Bench, rig: Rig, assignment: trial.Assignment) -> dict[str, An
     return stamp.assemble(
         stamp.of_code(bench.code, program=bench.program, flags=bench.argv, lab_digest=bench.lab.digest),
         stamp.of_machine(bench.machine),
-        stamp.of_backend(rig.backend, rig.endpoint.facts, engine_host=_other_host(rig.endpoint.base_url)),
+        stamp.of_backend(rig.backend, facts, engine_host=_other_host(rig.endpoint.base_url)),
         work,
     )
+
+
+def _task_digest(assignment: trial.Assignment) -> str:
+    """Of what a task asks and how it is judged; its note and its tags are for people."""
+    asked = msgspec.structs.replace(assignment.task, note="", tags=())
+    return stamp.digest({"task": msgspec.to_builtins(asked), "suite_seconds": assignment.target.suite_seconds})
 
 
 def _other_host(base_url: str) -> str | None:

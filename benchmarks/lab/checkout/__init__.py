@@ -6,12 +6,13 @@ commit, prompt · leaks: is the answer readable anywhere · patch: what the agen
 
 from benchmarks.lab.checkout.environment import environment
 from benchmarks.lab.checkout.leaks import Leak, leak_scan
-from benchmarks.lab.checkout.patch import collect
+from benchmarks.lab.checkout.patch import Unreadable, collect, read_inside
 from benchmarks.lab.checkout.sources import export, fetch, source_state
 from benchmarks.lab.checkout.workspace import commit_all, copy_excised, prepare
 
 __all__ = [
     "Leak",
+    "Unreadable",
     "collect",
     "commit_all",
     "copy_excised",
@@ -20,5 +21,6 @@ __all__ = [
     "fetch",
     "leak_scan",
     "prepare",
+    "read_inside",
     "source_state",
 ]

@@ -6,13 +6,11 @@ the Python that runs this program. It does not choose pins (targets/*.yaml do) a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +19,7 @@ import filelock
 from benchmarks.lab.checkout.commands import CommandFailed, run, uv_program
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Environment, Target
-from benchmarks.lab.text import listing
+from benchmarks.lab.text import Say, digest_of, listing
 
 _ORIGINS: Final = """
 import importlib.util, json, sys
@@ -36,15 +34,15 @@ print(json.dumps([before, {name: origin(name) for name in names}]))
 """
 
 
-def environment(target: Target, cache: Path, say: Callable[[str], None]) -> Environment:
+def environment(target: Target, cache: Path, say: Say) -> Environment:
     """Return the target's environment, built on first use.
 
     Raises LabError naming the field `requires` when a pin cannot be had, or is missing among them.
     """
     interpreter = Path(sys.executable).resolve()
     what = [platform.python_implementation(), platform.python_version(), platform.machine(), sys.platform]
-    digest = _digest([*what, *sorted(target.requires)])
-    folder = cache / "environments" / _digest([digest, str(interpreter)])[:24]
+    digest = _key(*what, *sorted(target.requires))
+    folder = cache / "environments" / _key(digest, str(interpreter))[:24]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder}.lock"):
         if not (folder / "complete").is_file():
@@ -58,7 +56,7 @@ def prove(target: Target, environment: Environment, tree: Path) -> None:
 
     Proven once per environment and source; the proof is kept beside the environment.
     """
-    proof = environment.python.parents[1].with_suffix(f".{_digest([target.name, str(tree)])[:16]}.proven")
+    proof = environment.python.parents[1].with_suffix(f".{_key(target.name, str(tree))[:16]}.proven")
     if proof.is_file():
         return
     roots = [str((tree / root).resolve()) for root in target.source_roots]
@@ -108,5 +106,5 @@ def _forbid_writing(folder: Path) -> None:
                 path.chmod(path.stat().st_mode & ~0o222)
 
 
-def _digest(parts: list[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _key(*parts: str) -> str:
+    return digest_of("\0".join(parts))

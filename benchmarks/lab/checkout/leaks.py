@@ -33,6 +33,7 @@ from benchmarks.lab.checkout.workspace import excised_tree
 from benchmarks.lab.excise import candidate_lines, distinctive_lines
 from benchmarks.lab.fsio import write_atomic
 from benchmarks.lab.model import Checkout, Record
+from benchmarks.lab.text import digest_of
 
 _FORMAT: Final = 1  # raise it when the scan would find something else in the same bytes
 _BLOCK: Final = 256 << 10  # with its temporary arrays it stays in a core's cache
@@ -191,7 +192,7 @@ def _scan_kept(needles: Sequence[Needles], root: Path, cache: Path, hidden: froz
 
 
 def _kept_place(cache: Path, needles: Needles, tree: str) -> Path:
-    key = hashlib.sha256(repr((_FORMAT, needles.task, needles.lines, needles.modules, tree)).encode()).hexdigest()
+    key = digest_of(repr((_FORMAT, needles.task, needles.lines, needles.modules, tree)))
     return cache / "leaks" / f"{key}.json"
 
 

@@ -32,8 +32,8 @@ from benchmarks.lab.checkout.commands import CommandFailed, git, run, uv_program
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.fsio import write_atomic
 from benchmarks.lab.model import Source, Target
+from benchmarks.lab.text import Say, digest_of
 
-Say = Callable[[str], None]
 _INDEX_VARIABLES: Final = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 
 
@@ -48,7 +48,7 @@ def fetch(source: Source, cache: Path, say: Say) -> Path:
 
 def export(target: Target, cache: Path, say: Say) -> tuple[Path, str]:
     """Return (folder, digest) of the target's pinned tree, exported once and kept; the folder is for reading only."""
-    key = _digest(repr(_identity(target.source)).encode())
+    key = digest_of(repr(_identity(target.source)))
     place = cache / "trees" / key
     with filelock.FileLock(_made(cache / "trees") / f"{key}.lock"):
         if not (place / "digest").is_file():
@@ -62,7 +62,7 @@ def source_state(source: Source) -> str | None:
         return None
     repository = Path(source.path or "").expanduser()
     head = git("rev-parse", "HEAD", cwd=repository)
-    return _digest(head + git("status", "--porcelain=v2", "-z", "--untracked-files=all", cwd=repository))
+    return digest_of(head + git("status", "--porcelain=v2", "-z", "--untracked-files=all", cwd=repository))
 
 
 # ---- pypi ----
@@ -75,7 +75,7 @@ def _fetch_pypi(source: Source, cache: Path, say: Say) -> Path:
         return kept
     say(f"fetching {pin}")
     content = _download(_sdist_address(pin), pin)
-    if (found := _digest(content)) != source.sha256:
+    if (found := digest_of(content)) != source.sha256:
         raise UsageError(
             f"source.sha256: the sdist of {pin} has {found}, not {source.sha256}; check the pin before use"
         )
@@ -130,7 +130,7 @@ def _credentials(address: str) -> tuple[str, str] | None:
 
 def _fetch_git(source: Source, cache: Path, say: Say) -> Path:
     url, commit = str(source.url), str(source.commit)
-    bare = cache / "sources" / f"git-{_digest(url.encode())[:16]}"
+    bare = cache / "sources" / f"git-{digest_of(url)[:16]}"
     with filelock.FileLock(_made(cache / "sources") / f"{bare.name}.lock"):
         if not bare.is_dir():
             git("init", "--quiet", "--bare", "--template=", bare, cwd=cache)
@@ -248,12 +248,8 @@ def tree_digest(tree: Path) -> str:
             path = Path(folder, name)
             kind = b"l" if path.is_symlink() else b"x" if path.stat().st_mode & 0o100 else b"f"
             content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
-            total.update(b"%b %b %b\0" % (kind, _digest(content).encode(), os.fsencode(path.relative_to(tree))))
+            total.update(b"%b %b %b\0" % (kind, digest_of(content).encode(), os.fsencode(path.relative_to(tree))))
     return total.hexdigest()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _made(folder: Path) -> Path:

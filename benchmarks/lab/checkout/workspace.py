@@ -7,11 +7,11 @@ record handed to the harness. It does not look for leaks (leaks) and does not ru
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import shlex
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -26,7 +26,7 @@ from benchmarks.lab.errors import UsageError
 from benchmarks.lab.excise import Excised, excise
 from benchmarks.lab.model import Checkout, Environment, Target, Task
 from benchmarks.lab.paths import cache_dir, checkout_root
-from benchmarks.lab.text import count
+from benchmarks.lab.text import count, digest_of
 
 PROMPT_VERSION: Final = "v1"
 _LAYOUT: Final = "2"  # raise it when an excised tree of the same task would come out differently
@@ -48,6 +48,10 @@ class ExcisedTree(msgspec.Struct, frozen=True):
     removed: dict[str, Excised]
 
 
+def _contents(root: Path, paths: Sequence[str]) -> dict[str, bytes]:
+    return {path: (root / path).read_bytes() for path in paths if (root / path).is_file()}
+
+
 def prepare(target: Target, task: Task, environment: Environment, destination: Path) -> Checkout:
     """Lay the task's workspace at `destination` (which must not exist) and describe it.
 
@@ -67,10 +71,11 @@ def prepare(target: Target, task: Task, environment: Environment, destination: P
         workspace=destination,
         prompt=prompt,
         # The interpreter's place differs between machines, the question does not.
-        prompt_digest=hashlib.sha256(_prompt(target, task, made, "python").encode()).hexdigest(),
+        prompt_digest=digest_of(_prompt(target, task, made, "python")),
         removed_lines=sum(one.removed_lines for one in made.removed.values()),
         allowed=allowed,
-        solution={path: (made.pinned / path).read_bytes() for path in allowed if (made.pinned / path).is_file()},
+        given=_contents(made.tree, allowed),
+        solution=_contents(made.pinned, allowed),
         target_digest=made.pinned_digest,
         source_intact=None if before is None else before == source_state(target.source),
     )
@@ -90,9 +95,7 @@ def excised_tree(target: Target, task: Task) -> ExcisedTree:
 def _excised_tree(target: Target, task: Task, cache: Path) -> ExcisedTree:
     pinned, digest = export(target, cache, _nothing)
     removed = _excise(target, task, pinned)
-    key = hashlib.sha256(
-        repr((_LAYOUT, digest, [(path, one.text) for path, one in removed.items()])).encode()
-    ).hexdigest()
+    key = digest_of(repr((_LAYOUT, digest, [(path, one.text) for path, one in removed.items()])))
     place = cache / "excised" / key
     place.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{place}.lock"):

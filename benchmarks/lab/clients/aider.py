@@ -154,7 +154,6 @@ def _number(digits: str, unit: str) -> int | None:
 AIDER: Final = Client(
     name="aider",
     dialects=("openai-chat",),
-    versions=("0.86.2", "0.87.0"),
     pinned="0.86.2",
     install=InstallRecipe(kind="pip", lock="aider", bin="bin", python=">=3.10,<3.13"),
     version_argv=("aider", "--version"),

@@ -152,7 +152,6 @@ CLAUDE: Final = Client(
     needs=("mid_system",),
     name="claude",
     dialects=("anthropic-messages",),
-    versions=("2.1.332", "2.2.0"),
     pinned="2.1.332",
     install=InstallRecipe(kind="npm", lock="claude", bin="node_modules/@anthropic-ai/claude-code-*"),
     version_argv=("claude", "--version"),

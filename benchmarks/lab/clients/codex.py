@@ -136,7 +136,6 @@ CODEX: Final = Client(
     needs=("mixed_tools",),
     name="codex",
     dialects=("openai-responses",),
-    versions=("0.171.0", "0.172.0"),
     pinned="0.171.0",
     install=InstallRecipe(kind="npm", lock="codex", bin="node_modules/@openai/codex-*/vendor/*/bin"),
     version_argv=("codex", "--version"),

@@ -141,7 +141,6 @@ def _tokens(event: transcript.Event) -> Tokens | None:
 OPENCODE: Final = Client(
     name="opencode",
     dialects=("openai-chat",),
-    versions=("1.18.33", "1.19.0"),
     pinned="1.18.33",
     install=InstallRecipe(kind="npm", lock="opencode", bin="node_modules/opencode-*/bin"),
     version_argv=("opencode", "--version"),

@@ -111,7 +111,6 @@ def _tokens(event: transcript.Event) -> Tokens | None:
 QWEN: Final = Client(
     name="qwen",
     dialects=("openai-chat",),
-    versions=("0.24.4", "0.25.0"),
     pinned="0.24.4",
     install=InstallRecipe(kind="npm", lock="qwen", bin="node_modules/.bin"),
     version_argv=("qwen", "--version"),

@@ -26,7 +26,6 @@ def stub(plan: Mapping[str, Any] | None = None) -> Client:
     return Client(
         name="stub",
         dialects=("openai-chat", "anthropic-messages", "openai-responses"),
-        versions=("1", "2"),
         pinned="1",
         install=InstallRecipe(kind="none", bin=str(_PYTHON)),
         version_argv=(),

@@ -46,7 +46,7 @@ def dialect_of(method: str, target: str) -> Dialect | None:
     path = target.partition("?")[0].rstrip("/")
     if method != "POST":
         return None
-    return next((name for name, reader in DIALECTS.items() if path.endswith(reader.suffix)), None)
+    return next((name for name, reader in DIALECTS.items() if path.endswith(reader.path.removeprefix("/v1"))), None)
 
 
 def read_request(dialect: Dialect, body: bytes) -> RequestFacts:

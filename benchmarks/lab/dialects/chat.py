@@ -120,7 +120,8 @@ def _call_key(reply: Reply, fragment: JsonObject, name: str) -> str:
 
 
 READER: Final = DialectReader(
-    suffix="/chat/completions",
+    path="/v1/chat/completions",
+    mark="choices",
     request=request,
     parts=parts,
     event=event,

@@ -130,7 +130,8 @@ class Reply:
 class DialectReader(Record, frozen=True, kw_only=True):
     """One dialect as data and pure functions; the table of them is `dialects.DIALECTS`."""
 
-    suffix: str  # a POST whose path ends so speaks this dialect
+    path: str  # where servers take it; a POST whose path ends so, without the version, speaks this dialect
+    mark: str  # the list that every whole reply holds
     request: Callable[[JsonObject], RequestFacts]
     parts: Callable[[JsonObject], list[Part]]  # the prompt's pieces in the order a template renders them
     event: Callable[[Reply, str, JsonObject, float], None]  # one streamed event: name, data, time of arrival

@@ -128,7 +128,8 @@ def _merge_usage(reply: Reply, told: JsonObject) -> None:
 
 
 READER: Final = DialectReader(
-    suffix="/messages",
+    path="/v1/messages",
+    mark="content",
     request=request,
     parts=parts,
     event=event,

@@ -7,6 +7,7 @@ byte of the body, since a body's field order is not the prompt's. Knows bodies a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any, AnyStr, Final, Literal
 
 from benchmarks.lab.dialects.facts import DialectReader, Part, decode, obj
@@ -38,7 +39,8 @@ class Divergence(Record, frozen=True, kw_only=True):
     where     JSON path of the first piece that differs, `system[0]`; None where the later only adds to the earlier
     byte      offset of the first differing byte of the two bodies as sent; None where they are the same
     shared    characters of prompt before the difference, of `earlier` characters of the earlier prompt
-    lost      characters of the earlier prompt behind the difference: read once already, to be read again
+    lost      characters of the earlier prompt behind the difference, or of reasoning that left it: no use in the cache
+    again     characters of `lost` that stand in the later prompt too: read once already, to be read again
     """
 
     kind: Kind
@@ -47,6 +49,7 @@ class Divergence(Record, frozen=True, kw_only=True):
     shared: int
     earlier: int
     lost: int
+    again: int = 0
     cure: str | None = None
 
 
@@ -68,35 +71,49 @@ def diverge(reader: DialectReader, earlier: bytes, later: bytes, reasoning: int 
     return _changed(before, after, at, byte, total)
 
 
-def cost_seconds(found: Divergence, prefill_seconds: float | None) -> float | None:
-    """Seconds of the later request's prefill that went into reading again what was lost; None if not known.
-
-    Taken as the lost share of a prompt of the earlier one's length: prefill per token is not constant, so it is
-    an estimate, and a low one for the end of a long prompt.
-    """
-    if prefill_seconds is None or found.earlier == 0:
-        return None
-    return prefill_seconds * found.lost / found.earlier
-
-
 def lost_tokens(found: Divergence, earlier: Tokens) -> int | None:
     """`found.lost` in tokens, at the earlier prompt's own characters per token; None if that is not known."""
-    if earlier.prompt_total is None or found.earlier == 0:
+    return _in_tokens(found.lost, found, earlier)
+
+
+def reread_tokens(found: Divergence, earlier: Tokens, later: Tokens) -> int | None:
+    """Tokens of the later prompt that the engine read though it had read them for the earlier one; None if not told.
+
+    The engine's own counts where the later prompt holds all of the earlier one; else the part that it holds again is
+    estimated at the earlier prompt's characters per token.
+    """
+    held = _in_tokens(found.shared + found.again, found, earlier)
+    if held is None or later.prompt_cached is None or later.prompt_total is None:
         return None
-    return round(earlier.prompt_total * found.lost / found.earlier)
+    return max(0, min(held, later.prompt_total) - later.prompt_cached)
 
 
-def cache_fault(found: Divergence, tokens: Tokens) -> CacheFault | None:
+def cost_seconds(reread: int | None, later: Tokens, prefill_seconds: float | None) -> float | None:
+    """Seconds of the later request's prefill that went into reading `reread` tokens again; None if not known.
+
+    Their share of the tokens that the prefill read: prefill per token is not constant, so it is an estimate.
+    """
+    if reread is None or prefill_seconds is None or later.prompt_new is None:
+        return None
+    return prefill_seconds * reread / later.prompt_new if later.prompt_new else 0.0
+
+
+def cache_fault(found: Divergence, earlier: Tokens, later: Tokens) -> CacheFault | None:
     """Whose doing it is that a later request found little in the cache; None where it found it, or nobody told.
 
-    `tokens` are the later request's. Less than half of the shared prompt found counts as little.
+    Less than half of the earlier prompt counts as little; what the later one adds to it could not be there.
     """
-    if tokens.prompt_cached is None or tokens.prompt_total is None or found.earlier == 0:
+    if later.prompt_cached is None or later.prompt_total is None or earlier.prompt_total is None or found.earlier == 0:
         return None
-    same = found.shared / found.earlier
-    if tokens.prompt_cached >= tokens.prompt_total / 2:
+    if later.prompt_cached >= min(earlier.prompt_total, later.prompt_total) / 2:
         return None
-    return "engine_cache_miss" if same >= SAME_SHARE else "client_prefix_change"
+    return "engine_cache_miss" if found.shared / found.earlier >= SAME_SHARE else "client_prefix_change"
+
+
+def _in_tokens(characters: int, found: Divergence, earlier: Tokens) -> int | None:
+    if earlier.prompt_total is None or found.earlier == 0:
+        return None
+    return round(earlier.prompt_total * characters / found.earlier)
 
 
 def _extended(added: list[Part], byte: int | None, total: int, reasoning: int) -> Divergence:
@@ -121,12 +138,30 @@ def _changed(before: list[Part], after: list[Part], at: int, byte: int | None, t
     elif _is_small(old, new, inside) and _same_behind(before, after, at):
         kind = "cache_buster"
         cure = next((text for pattern, text in CURES if pattern.search(old[max(0, inside - 120) : inside + 60])), None)
-    return Divergence(kind=kind, where=path, byte=byte, shared=shared, earlier=total, lost=total - shared, cure=cure)
+    return Divergence(
+        kind=kind,
+        where=path,
+        byte=byte,
+        shared=shared,
+        earlier=total,
+        lost=total - shared,
+        again=_ending(old[inside:], new[inside:]) + _standing_again(before[at + 1 :], after[at + 1 :]),
+        cure=cure,
+    )
+
+
+def _standing_again(earlier: list[Part], later: list[Part]) -> int:
+    """Characters of the earlier pieces that are among the later ones, each as often as it stands there."""
+    both = Counter(text for _, text in earlier) & Counter(text for _, text in later)
+    return sum(len(text) * times for text, times in both.items())
+
+
+def _ending(first: str, second: str) -> int:
+    return shared_prefix(first[::-1], second[::-1])
 
 
 def _is_small(old: str, new: str, inside: int) -> bool:
-    ending = shared_prefix(old[inside:][::-1], new[inside:][::-1])
-    return max(len(old), len(new)) - inside - ending <= SMALL_PART
+    return max(len(old), len(new)) - inside - _ending(old[inside:], new[inside:]) <= SMALL_PART
 
 
 def _same_behind(before: list[Part], after: list[Part], at: int) -> bool:

@@ -132,7 +132,8 @@ def _response(reply: Reply, response: JsonObject) -> None:
 
 
 READER: Final = DialectReader(
-    suffix="/responses",
+    path="/v1/responses",
+    mark="output",
     request=request,
     parts=parts,
     event=event,

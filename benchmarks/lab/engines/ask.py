@@ -15,7 +15,7 @@ from typing import Any, Final, get_args, get_type_hints
 import httpx
 import msgspec
 
-from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.model import Dialect, EngineCounters, EngineFacts, Record, SamplerName
 from benchmarks.lab.text import shorten
@@ -32,7 +32,7 @@ COUNTERS: Final = {
 BUSY: Final = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
 
 
-class Server(Record, frozen=True, kw_only=True):
+class Address(Record, frozen=True, kw_only=True):
     """Where to ask and how to name it in a sentence: `who` is like "backend 'x': field base_url"."""
 
     base_url: str
@@ -64,7 +64,7 @@ class Readiness(Record, frozen=True, kw_only=True):
     model_answered: str | None
 
 
-def get_json(client: httpx.Client, server: Server, path: str) -> Any:
+def get_json(client: httpx.Client, server: Address, path: str) -> Any:
     """The JSON at `path`, or None if the server has no such route. Raises LabError with one sentence."""
     reply = _sent(server, lambda: client.get(path))
     if reply.status_code in (401, 403):
@@ -82,7 +82,7 @@ def get_json(client: httpx.Client, server: Server, path: str) -> Any:
         ) from None
 
 
-def post_json(client: httpx.Client, server: Server, path: str, body: Mapping[str, Any]) -> Any:
+def post_json(client: httpx.Client, server: Address, path: str, body: Mapping[str, Any]) -> Any:
     """The JSON answered to a POST, or None if the server has no such route."""
     reply = _sent(server, lambda: client.post(path, json=body))
     try:
@@ -91,7 +91,7 @@ def post_json(client: httpx.Client, server: Server, path: str, body: Mapping[str
         return None
 
 
-def wait_ready(server: Server, model: str, dialect: Dialect, seconds: float, alive: Callable[[], bool]) -> Readiness:
+def wait_ready(server: Address, model: str, dialect: Dialect, seconds: float, alive: Callable[[], bool]) -> Readiness:
     """Wait until a one-token completion comes back. Raises Refused after `seconds`, or once `alive` says no."""
     began = time.monotonic()
     health: float | None = None
@@ -115,10 +115,10 @@ def wait_ready(server: Server, model: str, dialect: Dialect, seconds: float, ali
     raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}")
 
 
-def speaks(server: Server, model: str, seconds: float) -> tuple[Dialect, ...]:
+def speaks(server: Address, model: str, seconds: float) -> tuple[Dialect, ...]:
     """The dialects in which a one-token request gets a well-formed answer."""
     with server.client(seconds) as client:
-        return tuple(dialect for dialect in ALL_DIALECTS if _speaks(client, server, model, dialect))
+        return tuple(dialect for dialect in DIALECTS if _speaks(client, server, model, dialect))
 
 
 def one_token(model: str, dialect: Dialect) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _fitting(value: Any, wanted: Any) -> Any:
     return None if type(fit) is int and fit <= 0 else fit  # no count of a server is 0; some say -1 for unknown
 
 
-def llama_facts(server: Server) -> EngineFacts | None:
+def llama_facts(server: Address) -> EngineFacts | None:
     """What llama.cpp's server tells at /props, /slots and /v1/models; None if there is no /props."""
     with server.client() as client:
         props = get_json(client, server, "/props")
@@ -172,7 +172,6 @@ def llama_facts(server: Server) -> EngineFacts | None:
             engine="llama.cpp",
             version=props.get("build_info"),
             model_id=props.get("model_alias") or (listed[0].get("id") if listed else None),
-            model_file=props.get("model_path"),
             quantization=props.get("model_ftype") or meta.get("ftype"),
             context=_slot_context(slots) or settings.get("n_ctx"),
             context_trained=meta.get("n_ctx_train"),
@@ -183,13 +182,13 @@ def llama_facts(server: Server) -> EngineFacts | None:
         )
 
 
-def served_models(client: httpx.Client, server: Server) -> list[Mapping[str, Any]]:
+def served_models(client: httpx.Client, server: Address) -> list[Mapping[str, Any]]:
     """Entries of /v1/models. Raises LabError when the answer is no such list."""
     listed = get_json(client, server, "/v1/models")
     return entries(mapping(listed).get("data"))
 
 
-def counters(server: Server) -> EngineCounters | None:
+def counters(server: Address) -> EngineCounters | None:
     """Totals of llama.cpp's /metrics as they stand; None if it has none."""
     found = _metrics(server)
     if found is None or not all(name in found for name in COUNTERS.values()):
@@ -197,7 +196,7 @@ def counters(server: Server) -> EngineCounters | None:
     return EngineCounters(**{field: int(found[name]) for field, name in COUNTERS.items()})
 
 
-def wait_idle(server: Server, seconds: float) -> bool:
+def wait_idle(server: Address, seconds: float) -> bool:
     """Wait until nothing is processed or queued; False if that did not happen in time or cannot be seen."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -220,7 +219,7 @@ def difference(before: EngineCounters | None, after: EngineCounters | None) -> E
     return EngineCounters(**{name: new - old for name, (old, new) in pairs.items()})
 
 
-def _sent(server: Server, send: Callable[[], httpx.Response]) -> httpx.Response:
+def _sent(server: Address, send: Callable[[], httpx.Response]) -> httpx.Response:
     """The reply to `send`, with httpx's errors as one sentence each."""
     try:
         return send()
@@ -237,19 +236,19 @@ def _sent(server: Server, send: Callable[[], httpx.Response]) -> httpx.Response:
         raise Refused(f"{server.who}: {server.base_url} does not speak HTTP ({type(error).__name__})") from error
 
 
-def _completion(client: httpx.Client, server: Server, model: str, dialect: Dialect, seconds: float) -> httpx.Response:
+def _completion(client: httpx.Client, server: Address, model: str, dialect: Dialect, seconds: float) -> httpx.Response:
     body = one_token(model, dialect)
-    return _sent(server, lambda: client.post(PATHS[dialect], json=body, timeout=seconds))
+    return _sent(server, lambda: client.post(DIALECTS[dialect].path, json=body, timeout=seconds))
 
 
-def _speaks(client: httpx.Client, server: Server, model: str, dialect: Dialect) -> bool:
-    mark = {"openai-chat": "choices", "openai-responses": "output", "anthropic-messages": "content"}[dialect]
-    reply = _sent(server, lambda: client.post(PATHS[dialect], json=one_token(model, dialect)))
+def _speaks(client: httpx.Client, server: Address, model: str, dialect: Dialect) -> bool:
+    reader = DIALECTS[dialect]
+    reply = _sent(server, lambda: client.post(reader.path, json=one_token(model, dialect)))
     try:
         body = reply.json()
     except ValueError:
         return False
-    return reply.status_code == 200 and isinstance(body, Mapping) and isinstance(body.get(mark), list)
+    return reply.status_code == 200 and isinstance(body, Mapping) and isinstance(body.get(reader.mark), list)
 
 
 def _is_healthy(client: httpx.Client) -> bool:
@@ -259,7 +258,7 @@ def _is_healthy(client: httpx.Client) -> bool:
         return False
 
 
-def _model_of(reply: httpx.Response, server: Server) -> str | None:
+def _model_of(reply: httpx.Response, server: Address) -> str | None:
     try:
         body = reply.json()
     except ValueError:
@@ -289,7 +288,7 @@ def _speculative(slots: Any, params: Mapping[str, Any]) -> bool | None:
     return None if kind is None else kind != "none"
 
 
-def _template_tools(client: httpx.Client, server: Server) -> bool | None:
+def _template_tools(client: httpx.Client, server: Address) -> bool | None:
     """Whether the chat template renders a tool's name: without it tools are dropped in silence (field case B46)."""
     tool = {"type": "function", "function": {"name": PROBE_TOOL, "parameters": {"type": "object", "properties": {}}}}
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
@@ -299,7 +298,7 @@ def _template_tools(client: httpx.Client, server: Server) -> bool | None:
     return PROBE_TOOL in reply.text
 
 
-def _metrics(server: Server) -> dict[str, float] | None:
+def _metrics(server: Address) -> dict[str, float] | None:
     """Prometheus samples without labels; None if the server has none or is gone."""
     try:
         with server.client() as client:

@@ -6,26 +6,18 @@ An engine is found in the table of `engines/__init__.py`. Nothing here starts a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import psutil
 
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineCounters, EngineFacts, Record
-
-Say = Callable[[str], None]
-
-ALL_DIALECTS: Final[tuple[Dialect, ...]] = ("openai-chat", "openai-responses", "anthropic-messages")
-PATHS: Final[Mapping[Dialect, str]] = {
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "anthropic-messages": "/v1/messages",
-}
+from benchmarks.lab.text import Say
 
 
 class TrialContext(Record, frozen=True, kw_only=True):

@@ -23,11 +23,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.lab import paths, proc
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
-    ALL_DIALECTS,
     CounterBox,
-    Say,
     ServerProcess,
     TrialContext,
     is_running,
@@ -37,6 +36,7 @@ from benchmarks.lab.engines.base import (
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.fsio import digest_file, write_atomic
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
+from benchmarks.lab.text import Say
 
 LOAD_SECONDS: Final = 300.0
 IDLE_SECONDS: Final = 120.0  # a cancelled request goes on to the end of its batch of 2,048 prompt tokens
@@ -57,10 +57,10 @@ SAMPLING: Final[Mapping[str, str]] = {
 class EmbeddedEndpoint:
     """The running child."""
 
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
     api_key: str | None = None
 
-    def __init__(self, server: ask.Server, backend: Backend, process: ServerProcess, model_file: Path) -> None:
+    def __init__(self, server: ask.Address, backend: Backend, process: ServerProcess, model_file: Path) -> None:
         self._server = server
         self._model_file = model_file
         self.base_url = server.base_url
@@ -76,7 +76,6 @@ class EmbeddedEndpoint:
             told,
             engine="embedded",
             version=f"xllamacpp {importlib.metadata.version('xllamacpp')}",
-            model_file=str(self._model_file),
             model_digest=model_digest(self._model_file),
             started=self.process.started,
             process=str(self.process),
@@ -96,11 +95,11 @@ class EmbeddedEngine:
     """`engine: embedded` in the lab file."""
 
     name = "embedded"
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What a running llama.cpp server tells."""
-        server = ask.Server(base_url=base_url, who="embedded server", api_key=api_key)
+        server = ask.Address(base_url=base_url, who="embedded server", api_key=api_key)
         return ask.llama_facts(server) or EngineFacts()
 
     @contextmanager
@@ -223,7 +222,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _loaded(
     child: subprocess.Popen[bytes], backend: Backend, model_file: Path, log: Path, seconds: float
-) -> ask.Server:
+) -> ask.Address:
     """Send the settings and wait for the child's one line. Raises Refused naming the log."""
     where = f"backend '{backend.name}': engine 'embedded'"
     line = json.dumps(settings_of(backend, model_file)).encode() + b"\n"
@@ -239,7 +238,7 @@ def _loaded(
             answer = json.loads(child.stdout.readline())
     if "base_url" not in answer:
         raise Refused(f"{where} could not load {model_file.name} ({answer.get('error', 'it ended')}); see {log}")
-    return ask.Server(base_url=str(answer["base_url"]), who=where)
+    return ask.Address(base_url=str(answer["base_url"]), who=where)
 
 
 def _ready_sentence(ready: ask.Readiness) -> str:

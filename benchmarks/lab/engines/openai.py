@@ -18,11 +18,10 @@ import msgspec
 import psutil
 
 from benchmarks.lab import labfile
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask
 from benchmarks.lab.engines.base import (
-    ALL_DIALECTS,
     CounterBox,
-    Say,
     ServerProcess,
     TrialContext,
     only_options,
@@ -31,7 +30,7 @@ from benchmarks.lab.engines.base import (
 )
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
-from benchmarks.lab.text import listing
+from benchmarks.lab.text import Say, listing
 
 READY_SECONDS: Final = 120.0
 DIALECT_SECONDS: Final = 60.0  # for one token
@@ -43,7 +42,7 @@ class AttachedEndpoint:
     """A server that somebody else started."""
 
     def __init__(
-        self, server: ask.Server, backend: Backend, model: str, dialects: tuple[Dialect, ...], facts: EngineFacts
+        self, server: ask.Address, backend: Backend, model: str, dialects: tuple[Dialect, ...], facts: EngineFacts
     ) -> None:
         self._server = server
         self.base_url = server.base_url
@@ -72,12 +71,12 @@ class OpenAIEngine:
     """`engine: openai` in the lab file; `base_url:` says where."""
 
     name = "openai"
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """What the server at `base_url` tells of itself. Raises LabError with one sentence if it tells nothing."""
         who = "probe: base_url"
-        server = ask.Server(base_url=labfile.base_url(base_url, who), who=who, api_key=api_key)
+        server = ask.Address(base_url=labfile.base_url(base_url, who), who=who, api_key=api_key)
         with server.client() as client:
             listed = ask.served_models(client, server)
         return read_facts(server, str(listed[0].get("id")) if listed else None)
@@ -110,7 +109,7 @@ def _check_sampler(backend: Backend) -> None:
         )
 
 
-def server_of(backend: Backend) -> ask.Server:
+def server_of(backend: Backend) -> ask.Address:
     """The backend's server. Raises UsageError for a missing or unfit base_url or an empty key variable."""
     if not backend.base_url:
         raise UsageError(f"backend '{backend.name}': field base_url is missing; write it like http://127.0.0.1:8080")
@@ -118,7 +117,7 @@ def server_of(backend: Backend) -> ask.Server:
     key = os.environ.get(backend.api_key_env) if backend.api_key_env else None
     if backend.api_key_env and not key:
         raise UsageError(f"backend '{backend.name}': field api_key_env names {backend.api_key_env}, which is not set")
-    return ask.Server(
+    return ask.Address(
         base_url=labfile.base_url(backend.base_url, who),
         who=who,
         api_key=key,
@@ -126,7 +125,7 @@ def server_of(backend: Backend) -> ask.Server:
     )
 
 
-def choose_model(backend: Backend, server: ask.Server) -> str:
+def choose_model(backend: Backend, server: ask.Address) -> str:
     """The model to ask for. Raises UsageError unless it is named, or the only one served; hosted ones are refused."""
     if backend.model:
         refuse_hosted(backend.name, backend.model)
@@ -163,11 +162,11 @@ def declared_dialects(backend: Backend) -> tuple[Dialect, ...]:
     try:
         return msgspec.convert(given, tuple[Dialect, ...])
     except msgspec.ValidationError:
-        known = ", ".join(ALL_DIALECTS)
+        known = ", ".join(tuple(DIALECTS))
         raise UsageError(f"backend '{backend.name}': option dialects must be a list of: {known}") from None
 
 
-def read_facts(server: ask.Server, model: str | None) -> EngineFacts:
+def read_facts(server: ask.Address, model: str | None) -> EngineFacts:
     """Facts from whichever server it is. Raises LabError if nothing answers."""
     base = EngineFacts(model_id=model)
     with server.client() as client:
@@ -198,7 +197,7 @@ def listener(base_url: str) -> ServerProcess | None:
     return None
 
 
-def _with_process(facts: EngineFacts, server: ask.Server) -> EngineFacts:
+def _with_process(facts: EngineFacts, server: ask.Address) -> EngineFacts:
     process = listener(server.base_url)
     if process is None:
         return facts
@@ -209,18 +208,17 @@ def _entry(listed: Sequence[Mapping[str, Any]], model: str | None) -> Mapping[st
     return next((each for each in listed if each.get("id") == model), listed[0] if len(listed) == 1 else None)
 
 
-def _vllm(client: httpx.Client, server: ask.Server, entry: Mapping[str, Any]) -> EngineFacts:
+def _vllm(client: httpx.Client, server: ask.Address, entry: Mapping[str, Any]) -> EngineFacts:
     version = ask.get_json(client, server, "/version")
     return ask.told(
         engine="vllm",
         version=ask.mapping(version).get("version"),
         model_id=entry.get("id"),
-        model_file=entry.get("root"),
         context=entry.get("max_model_len"),
     )
 
 
-def _ollama(client: httpx.Client, server: ask.Server, model: str | None) -> EngineFacts | None:
+def _ollama(client: httpx.Client, server: ask.Address, model: str | None) -> EngineFacts | None:
     """The context in force stands in /api/ps, and only once the model is loaded."""
     version = ask.get_json(client, server, "/api/version")
     if not isinstance(version, Mapping) or "version" not in version:
@@ -241,7 +239,7 @@ def _ollama(client: httpx.Client, server: ask.Server, model: str | None) -> Engi
     )
 
 
-def _lm_studio(client: httpx.Client, server: ask.Server, model: str | None) -> EngineFacts | None:
+def _lm_studio(client: httpx.Client, server: ask.Address, model: str | None) -> EngineFacts | None:
     listed = ask.get_json(client, server, "/api/v0/models")
     entries = ask.entries(ask.mapping(listed).get("data"))
     found = next((each for each in entries if each.get("id") == model), None)
@@ -256,7 +254,7 @@ def _lm_studio(client: httpx.Client, server: ask.Server, model: str | None) -> E
     )
 
 
-def _refuse_remote(backend: str, model: str, server: ask.Server) -> None:
+def _refuse_remote(backend: str, model: str, server: ask.Address) -> None:
     """Ollama tells in /api/show if a model runs elsewhere, whatever its name (field case B31)."""
     with server.client() as client:
         shown = ask.post_json(client, server, "/api/show", {"model": model})

@@ -20,8 +20,14 @@ class ControlPair(Record, frozen=True, kw_only=True):
     gold: Judgement
     excised: Judgement
     required: tuple[str, ...]  # fail-to-pass, and what is green in both
+    unmoved: tuple[str, ...]  # fail-to-pass tests that pass in the excised run: they cannot judge
     admissible: bool
     why: str | None
+
+    @property
+    def excised_fails(self) -> bool:
+        """Whether the excised run came to its end and every fail-to-pass test failed in it."""
+        return _unsound("excised", self.excised) is None and not self.unmoved
 
 
 class Admission(Record, frozen=True, kw_only=True):
@@ -45,8 +51,9 @@ def controls(target: Target, task: Task, environment: Environment, work: Path, i
     gold = judge(checkout, checkout.solution, task.fail_to_pass, isolation, work / "judge", work / "gold.log")
     stays = [test for test in kept if gold.outcomes.get(test) == "passed"]
     required = tuple(dict.fromkeys([*task.fail_to_pass, *stays]))
+    unmoved = tuple(test for test in task.fail_to_pass if excised.outcomes.get(test) == "passed")
     why = objection(task, gold, excised)
-    return ControlPair(gold=gold, excised=excised, required=required, admissible=why is None, why=why)
+    return ControlPair(gold=gold, excised=excised, required=required, unmoved=unmoved, admissible=why is None, why=why)
 
 
 def objection(task: Task, gold: Judgement, excised: Judgement) -> str | None:

@@ -197,7 +197,7 @@ def _run(checkout: Checkout, tree: Path, key: str, isolation: Isolation, log: Pa
 def _wait(running: Running, deadline: float) -> SuiteEnd:
     while running.wait(0.1) is None:
         if over := running.over_limit():
-            return "memory" if over == "memory" else "crash"
+            return over
         if time.monotonic() > deadline:
             return "wall"
-    return "memory" if running.over_limit() == "memory" else "suite"
+    return running.over_limit() or "suite"

@@ -28,6 +28,7 @@ from benchmarks.lab.dialects.sse import EventStream
 from benchmarks.lab.dialects.textual import textual_calls
 from benchmarks.lab.meter.http1 import Headers, value
 from benchmarks.lab.model import Dialect, Exchange, ExchangeEnd, Record, Tokens
+from benchmarks.lab.text import digest_of
 
 WHOLE_LIMIT = 32 << 20  # bytes of an unstreamed reply kept to be read
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
@@ -278,7 +279,7 @@ def _cut_off(seen: Observed, tokens: Tokens) -> bool | None:
 
 
 def _user_digest(facts: RequestFacts) -> str:
-    return hashlib.sha256("\n".join(facts.user_texts).encode(errors="surrogatepass")).hexdigest()
+    return digest_of("\n".join(facts.user_texts).encode(errors="surrogatepass"))
 
 
 def _prompt_found(facts: RequestFacts, prompt: str | None) -> bool | None:

@@ -9,7 +9,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from benchmarks.lab.dialects import DIALECTS
-from benchmarks.lab.dialects.prefix import CacheFault, Divergence, cache_fault, cost_seconds, diverge, lost_tokens
+from benchmarks.lab.dialects.prefix import (
+    CacheFault,
+    Divergence,
+    cache_fault,
+    cost_seconds,
+    diverge,
+    lost_tokens,
+    reread_tokens,
+)
 from benchmarks.lab.model import Exchange, Record
 
 
@@ -19,8 +27,9 @@ class PrefixNote(Record, frozen=True, kw_only=True):
     earlier: int  # indices of the exchanges
     later: int
     found: Divergence
-    seconds: float | None  # of the later turn's prefill, estimated
-    tokens: int | None  # to be read again, estimated
+    lost: int | None  # tokens without use in the cache, estimated
+    reread: int | None  # tokens of the later prompt that the engine read again
+    seconds: float | None  # of the later turn's prefill spent on them, estimated
     fault: CacheFault | None
 
 
@@ -28,13 +37,14 @@ def sentence(note: PrefixNote) -> str:
     """The note for a person: where reuse ended, by whom, what it cost, and the setting that cures it."""
     found = note.found
     where = f" at {found.where}" if found.where else ""
-    tokens = "unknown" if note.tokens is None else f"about {note.tokens:,}"
+    lost = "unknown" if note.lost is None else f"about {note.lost:,}"
+    reread = "unknown" if note.reread is None else f"{note.reread:,}"
     seconds = "unknown" if note.seconds is None else f"about {note.seconds:.1f}"
     fault = f", {note.fault}" if note.fault else ""
     cure = f"; {found.cure}" if found.cure else ""
     return (
         f"request {note.later}: prefix reuse lost{where} ({found.kind}{fault}), "
-        f"tokens read again: {tokens}, seconds: {seconds}{cure}"
+        f"tokens lost: {lost}, read again: {reread}, seconds: {seconds}{cure}"
     )
 
 
@@ -42,26 +52,41 @@ def prefix_notes(
     exchanges: Sequence[Exchange], bodies: Mapping[int, bytes], reasoning: Mapping[int, int]
 ) -> tuple[PrefixNote, ...]:
     """Notes on neighbouring turns among those whose bodies were kept. `reasoning`: characters in each reply."""
-    turns = [e for e in exchanges if not e.auxiliary and e.duplicate_of is None and e.index in bodies]
     notes = (
-        _note(earlier, later, bodies, reasoning.get(earlier.index, 0)) for earlier, later in itertools.pairwise(turns)
+        _note(earlier, later, bodies, reasoning.get(earlier.index, 0))
+        for earlier, later in itertools.pairwise(_turns(exchanges))
+        if earlier.index in bodies and later.index in bodies
     )
-    return tuple(note for note in notes if note is not None)
+    return tuple(note for note in notes if note is not None and (note.found.kind != "extends" or note.fault))
+
+
+def reread_in_all(exchanges: Sequence[Exchange], bodies: Mapping[int, bytes]) -> int | None:
+    """Tokens read again, over all turns; None if the engine did not tell of one, or its body was not kept."""
+    total = 0
+    for earlier, later in itertools.pairwise(_turns(exchanges)):
+        note = _note(earlier, later, bodies, 0) if earlier.index in bodies and later.index in bodies else None
+        if note is None or note.reread is None:
+            return None
+        total += note.reread
+    return total
+
+
+def _turns(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    return [e for e in exchanges if not e.auxiliary and e.duplicate_of is None]
 
 
 def _note(earlier: Exchange, later: Exchange, bodies: Mapping[int, bytes], reasoning: int) -> PrefixNote | None:
     if later.dialect is None or earlier.dialect != later.dialect:
         return None
     found = diverge(DIALECTS[later.dialect], bodies[earlier.index], bodies[later.index], reasoning)
-    fault = cache_fault(found, later.tokens)
-    if found.kind == "extends" and fault is None:
-        return None
+    reread = reread_tokens(found, earlier.tokens, later.tokens)
     prefill = None if later.t_first_token is None else later.t_first_token - later.t_request_end
     return PrefixNote(
         earlier=earlier.index,
         later=later.index,
         found=found,
-        seconds=cost_seconds(found, prefill),
-        tokens=lost_tokens(found, earlier.tokens),
-        fault=fault,
+        lost=lost_tokens(found, earlier.tokens),
+        reread=reread,
+        seconds=cost_seconds(reread, later.tokens, prefill),
+        fault=cache_fault(found, earlier.tokens, later.tokens),
     )

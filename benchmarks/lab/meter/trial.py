@@ -7,7 +7,6 @@ Evidence: `exchanges/NNN.request|.forwarded|.response` (bodies, bounded) and `ex
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,12 +18,13 @@ import msgspec
 from benchmarks.lab.dialects import dialect_of
 from benchmarks.lab.dialects.prefix import shared_prefix
 from benchmarks.lab.meter.observe import Expectation, Observed, exchange_of
-from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes
+from benchmarks.lab.meter.prefixes import PrefixNote, prefix_notes, reread_in_all
 from benchmarks.lab.meter.readings import classify, is_answered, is_turn, trailing_repeats
 from benchmarks.lab.model import Exchange, Record, ToolCall
+from benchmarks.lab.text import digest_of
 
 STUDY_DELAY = 0.002  # seconds after forwarding at which a request is read: while the engine reads it too
-BODIES_KEPT = 24  # earlier model requests kept to compare with
+BODIES_KEPT = 256  # earlier model requests kept to compare with
 BODIES_BYTES = 48 << 20
 EVIDENCE_BODY = 16 << 20  # bytes of one body kept as evidence
 CALLS_REMEMBERED = 64
@@ -37,7 +37,6 @@ class Live(Record, frozen=True, kw_only=True):
     `prompt_total` is None once an answered exchange did not tell its own.
     """
 
-    requests: int
     open: int
     turns: int
     prompt_total: int | None
@@ -119,7 +118,6 @@ class MeterTrial:
         """Running totals, cheap enough to be asked ten times a second."""
         in_flight = [seen for seen, _ in tuple(self._open.values())]
         return Live(
-            requests=self._requests,
             open=len(in_flight),
             turns=self._turns_with_tools or self._turns_without,
             prompt_total=self._prompt,
@@ -135,6 +133,10 @@ class MeterTrial:
     def prefix_notes(self) -> tuple[PrefixNote, ...]:
         """After `close`: where turns lost cached prefix, whose doing that was, and what it cost."""
         return prefix_notes(classify(self._in_order()), dict(self._bodies), self._reasoning)
+
+    def reread_tokens(self) -> int | None:
+        """After `close`: prompt tokens that the engine read though it had read them for the turn before."""
+        return reread_in_all(classify(self._in_order()), dict(self._bodies))
 
     def refused_after_end(self) -> int:
         """Requests that came after `close`; they were answered 503."""
@@ -201,7 +203,7 @@ class MeterTrial:
         """Read the requests that were forwarded meanwhile, in their order."""
         while self._unstudied:
             seen = self._unstudied.popleft()
-            seen.digest = hashlib.sha256(seen.body).hexdigest()
+            seen.digest = digest_of(seen.body)
             seen.read_request()
             if seen.dialect:
                 seen.duplicate_of = self._first_with.get(seen.digest)

@@ -125,7 +125,7 @@ class Retracted(Record, frozen=True, kw_only=True):
     row: RetractionRow
 
 
-class Evidence(Record, frozen=True, kw_only=True):
+class Gathered(Record, frozen=True, kw_only=True):
     """All that a page shows of one machine's rows."""
 
     machine: str
@@ -136,14 +136,14 @@ class Evidence(Record, frozen=True, kw_only=True):
     unstamped: int  # trials whose stamp is not in the ledger
 
 
-def gather(machine: str, rows: Iterable[Row], keep: Callable[[TrialRow], bool] = lambda row: True) -> Evidence:
+def gather(machine: str, rows: Iterable[Row], keep: Callable[[TrialRow], bool] = lambda row: True) -> Gathered:
     """Sort one machine's rows, as `reading` checked them; `keep` filters trials. Other kinds are left aside."""
     every = ledger.effective(rows)
     stamps = ledger.stamps(one.row for one in every)
     trials = [_trial(one.row, stamps) for one in every if one.counts and one.row.kind == "trial"]
     kept = [trial for trial in trials if keep(trial.row)]
     tasks = {trial.task for trial in kept}
-    return Evidence(
+    return Gathered(
         machine=machine,
         sections=_sections(kept),
         controls=tuple(c for c in _controls(every) if (c.target, c.task) in tasks or len(kept) == len(trials)),

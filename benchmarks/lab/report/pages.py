@@ -1,6 +1,6 @@
 """The generated pages: hardware/<machine>/RESULTS.md and the index RESULTS.md, as text made of ledgers alone.
 
-The same ledgers give the same text: no clock, no order of a file system. It reads; the programs write.
+The same ledgers give the same text: no clock, no order of a file system.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.lab import yamlfile
+from benchmarks.lab import fsio, yamlfile
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.ledger import Row
 from benchmarks.lab.model import Record
 from benchmarks.lab.report import reading, words
 from benchmarks.lab.report.blocks import Block, Heading, Paragraph, Table, markdown
-from benchmarks.lab.report.gather import Evidence, gather
+from benchmarks.lab.report.gather import Gathered, gather
 from benchmarks.lab.report.tables import machine_blocks
 from benchmarks.lab.text import count
 
@@ -39,9 +39,9 @@ def results_files(root: Path) -> dict[Path, str]:
     folders = sorted(path.parent for path in (root / "hardware").glob(f"*/{TRIALS}"))
     found = {folder: reading.read(folder / TRIALS) for folder in folders}
     pages = {folder / RESULTS: machine_page(about(folder), folder.name, rows) for folder, rows in found.items()}
-    evidence = {folder.name: _gathered(folder.name, rows) for folder, rows in found.items()}
+    gathered = {folder.name: _gathered(folder.name, rows) for folder, rows in found.items()}
     facts = {folder.name: about(folder) for folder in folders}
-    return {**pages, root / RESULTS: index_page(facts, evidence)}
+    return {**pages, root / RESULTS: index_page(facts, gathered)}
 
 
 def stale(root: Path) -> dict[Path, str]:
@@ -55,6 +55,14 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def write_stale(root: Path) -> tuple[Path, ...]:
+    """Write the stale pages anew; their paths."""
+    pages = stale(root)
+    for path, text in pages.items():
+        fsio.write_atomic(path, text)
+    return tuple(pages)
 
 
 def machine_page(facts: About, machine: str, rows: Sequence[Row]) -> str:
@@ -83,7 +91,7 @@ def by_machine(first: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {name: about_rows + own for name, own in found.items() if own or len(found) == 1}
 
 
-def index_page(facts: Mapping[str, About], evidence: Mapping[str, Evidence]) -> str:
+def index_page(facts: Mapping[str, About], gathered: Mapping[str, Gathered]) -> str:
     """The page at the root: which machines have results, and where. It gives no rate: numbers never cross machines."""
     blocks: list[Block] = [
         Paragraph(text=GENERATED),
@@ -93,10 +101,10 @@ def index_page(facts: Mapping[str, About], evidence: Mapping[str, Evidence]) -> 
             "machine to another. What the figures mean: [methodology](docs/methodology.md)."
         ),
     ]
-    if not evidence:
+    if not gathered:
         blocks.append(Paragraph(text="No machine has recorded a trial yet: `uv run benchmarks/agent/run.py` does."))
         return markdown(blocks)
-    rows = tuple(_index_row(name, facts.get(name, About()), found) for name, found in sorted(evidence.items()))
+    rows = tuple(_index_row(name, facts.get(name, About()), found) for name, found in sorted(gathered.items()))
     of = f"{count(len(rows), 'machine')}; trials that count, void ones apart"
     columns = ("machine", "chip", "memory", "measured cells", "cells not ranked", "counted", "void", "dates")
     return markdown([*blocks, Table(title="Machines", of=of, columns=columns, rows=rows, notes=(NOT_RANKED,))])
@@ -105,10 +113,10 @@ def index_page(facts: Mapping[str, About], evidence: Mapping[str, Evidence]) -> 
 NOT_RANKED = "Not ranked are demo and harness cells, and what was measured beside other work (--no-lock)."
 
 
-def _index_row(name: str, facts: About, evidence: Evidence) -> tuple[str, ...]:
-    trials = [trial for section in evidence.sections for trial in section.trials]
+def _index_row(name: str, facts: About, gathered: Gathered) -> tuple[str, ...]:
+    trials = [trial for section in gathered.sections for trial in section.trials]
     cells = {ranked: set[tuple[str, str]]() for ranked in (True, False)}
-    for section in evidence.sections:
+    for section in gathered.sections:
         ranked = section.kind == "measured" and section.locked
         cells[ranked] |= {(column.backend, column.client) for column in section.columns}
     counted = sum(trial.counted for trial in trials)
@@ -124,7 +132,7 @@ def _index_row(name: str, facts: About, evidence: Evidence) -> tuple[str, ...]:
     )
 
 
-def _gathered(machine: str, rows: Sequence[Row]) -> Evidence:
+def _gathered(machine: str, rows: Sequence[Row]) -> Gathered:
     return gather(machine, by_machine(machine, rows).get(machine, []))
 
 
@@ -142,7 +150,7 @@ def _machine_line(facts: About, machine: str) -> str:
 def about(folder: Path) -> About:
     """What machine.yaml in a machine's folder says; nothing if there is none. UsageError if it cannot be understood."""
     path = folder / "machine.yaml"
-    found = (yamlfile.load(path) if path.exists() else None) or {}
+    found = yamlfile.plain(yamlfile.read(path)) if path.exists() else {}
     cure = "mend it, or delete it and let scripts/hardware_id.py --write make it anew"
     if not isinstance(found, dict):
         raise UsageError(f"{path} must hold settings with their values, like `label: attic`; {cure}")

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 
 from benchmarks.lab.report.figures import Figures
-from benchmarks.lab.report.gather import Column, Evidence, Section
+from benchmarks.lab.report.gather import Column, Gathered, Section
 
 
-def plain(evidence: Evidence, computed: Sequence[Figures]) -> dict[str, Any]:
+def plain(gathered: Gathered, computed: Sequence[Figures]) -> dict[str, Any]:
     """Sections with their columns and figures, controls and retractions of one machine. Times in seconds."""
-    sections = zip(evidence.sections, computed, strict=True)
+    sections = zip(gathered.sections, computed, strict=True)
     return {
-        "machine": evidence.machine,
+        "machine": gathered.machine,
         "sections": [_section(section, found) for section, found in sections],
-        "controls": msgspec.to_builtins(evidence.controls),
-        "retracted": msgspec.to_builtins(evidence.retracted),
-        "duplicates": evidence.duplicates,
-        "unstamped": evidence.unstamped,
+        "controls": msgspec.to_builtins(gathered.controls),
+        "retracted": msgspec.to_builtins(gathered.retracted),
+        "duplicates": gathered.duplicates,
+        "unstamped": gathered.unstamped,
     }
 
 

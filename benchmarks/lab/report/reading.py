@@ -24,31 +24,45 @@ R = TypeVar("R", bound=Record)
 
 USED: Final = ("trial", "control", "stamp", "retraction")
 MACHINE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a folder
+Say = Callable[[str], None]
+
 ROUNDING_SECONDS: Final = 0.1  # by which rounded shares may miss the wall time
 
 
-def read(path: Path, say: Callable[[str], None] = lambda line: None) -> tuple[Row, ...]:
-    """The rows of a ledger, each checked; LabError names file and line of the first that no report can use."""
+def read(path: Path, say: Say = lambda line: None) -> tuple[Row, ...]:
+    """The rows of a ledger for a report; LabError names file and line of the first that it cannot use.
+
+    What no clock or counter can say is refused too, unless it is retracted: then it is in no figure.
+    """
+    rows = read_any(path, say)
+    for number, one in enumerate(ledger.effective(rows), 1):
+        if one.row.kind == "trial" and one.retracted is None:
+            wrong = next(_impossible(typed(one.row, TrialRow)), None)
+            if wrong is not None:
+                cure = "restore its line from git, or retract it"
+                raise LabError(f"{path}:{number}: row {one.row.id}: {wrong}, which cannot be; {cure}")
+    return rows
+
+
+def read_any(path: Path, say: Say = lambda line: None) -> tuple[Row, ...]:
+    """The rows of a ledger, each of a kind that reports use as its record; what it says may be impossible."""
     found = []
     for number, row in enumerate(ledger.read(path, say), 1):
         try:
-            check(row)
+            _check(row)
         except LabError as error:
             raise LabError(f"{path}:{number}: {error}") from None
         found.append(row)
     return tuple(found)
 
 
-def check(row: Row) -> None:
-    """LabError says why this row cannot be used."""
+def _check(row: Row) -> None:
     if row.kind not in USED:
         return
-    body = typed(row, KINDS[row.kind])
+    typed(row, KINDS[row.kind])
     moment(row)
     if not MACHINE.fullmatch(row.machine):
         raise LabError(f"row {row.id}: its `machine` {row.machine!r} is no id of a machine")
-    if isinstance(body, TrialRow) and (wrong := next(_impossible(body), None)) is not None:
-        raise LabError(f"row {row.id}: {wrong}, which cannot be; retract the row or restore its line from git")
 
 
 def typed(row: Row, record: type[R]) -> R:

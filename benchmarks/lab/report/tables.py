@@ -12,7 +12,8 @@ from benchmarks.lab import series
 from benchmarks.lab.report import words
 from benchmarks.lab.report.blocks import Block, Bullets, Heading, Paragraph, Table
 from benchmarks.lab.report.figures import CLAIM, Comparison, Entry, Figures, Tally, figures
-from benchmarks.lab.report.gather import Column, Evidence, Section, Trial
+from benchmarks.lab.report.gather import Column, Section, Trial
+from benchmarks.lab.report.gather import Gathered as Evidence
 from benchmarks.lab.text import count, listing, shorten
 
 MATRIX_WIDTH = 4  # columns of cells in one per-task table; more cells make more tables

@@ -27,13 +27,17 @@ class EgressLog:
         packets.setblocking(False)
         self.packets = packets
         self._counts: dict[_Key, int] = {}
+        self._broken = False
 
     def drain(self) -> None:
         """Take in what is waiting."""
         while True:
             try:
                 packet = self.packets.recv(512)
-            except (BlockingIOError, OSError):
+            except BlockingIOError:
+                return
+            except OSError:
+                self._broken = self.packets.fileno() >= 0  # a closed one has ended with its box
                 return
             seen = destination(packet)
             if seen is None:
@@ -42,8 +46,10 @@ class EgressLog:
                 seen = (seen[0], OTHERS)
             self._counts[seen] = self._counts.get(seen, 0) + 1
 
-    def attempts(self) -> tuple[EgressAttempt, ...]:
-        """What was seen so far, in the order of first sight."""
+    def attempts(self) -> tuple[EgressAttempt, ...] | None:
+        """What was seen so far, in the order of first sight; None once the socket could not be read."""
+        if self._broken:
+            return None
         counts = dict(self._counts)
         return tuple(EgressAttempt(kind=kind, destination=to, count=count) for (kind, to), count in counts.items())
 

@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from benchmarks.lab.clients.stub import STUB, stub
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import find
-from benchmarks.lab.engines.base import ALL_DIALECTS, Endpoint, TrialContext
+from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.engines.scripted.server import ScriptedServer
 from benchmarks.lab.model import (
     Artifacts,
@@ -128,7 +129,7 @@ def run(
     return Ran(client.read(artifacts), code, out.read_text(), workspace, box.result)
 
 
-@pytest.mark.parametrize("dialect", ALL_DIALECTS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_it_solves_in_every_dialect_and_tells_what_it_did(endpoint: Endpoint, tmp_path: Path, dialect: Dialect) -> None:
     ran = run(endpoint, tmp_path, {}, dialect=dialect, script="read_history")
     report = ran.report

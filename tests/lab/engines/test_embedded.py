@@ -21,8 +21,9 @@ import psutil
 import pytest
 
 from benchmarks.lab import paths
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask, embedded, find
-from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS, Endpoint, ServerProcess, TrialContext, is_running
+from benchmarks.lab.engines.base import Endpoint, ServerProcess, TrialContext, is_running
 from benchmarks.lab.errors import Refused, UsageError
 from benchmarks.lab.fsio import digest_file
 from benchmarks.lab.model import Backend, Dialect, EngineCounters
@@ -65,14 +66,14 @@ def body_of(dialect: Dialect, text: str, cap: int, *, stream: bool = False) -> d
 
 
 def post(endpoint: Endpoint, dialect: Dialect, text: str, cap: int) -> httpx.Response:
-    return httpx.post(endpoint.base_url + PATHS[dialect], json=body_of(dialect, text, cap), timeout=60)
+    return httpx.post(endpoint.base_url + DIALECTS[dialect].path, json=body_of(dialect, text, cap), timeout=60)
 
 
 @contextlib.contextmanager
 def generating(endpoint: Endpoint) -> Iterator[httpx.Response]:
     """A long reply under way, dropped when the bracket closes."""
     body = body_of("openai-chat", "tell me all", 2000, stream=True)
-    with httpx.stream("POST", endpoint.base_url + PATHS["openai-chat"], json=body, timeout=60) as reply:
+    with httpx.stream("POST", endpoint.base_url + DIALECTS["openai-chat"].path, json=body, timeout=60) as reply:
         yield reply
 
 
@@ -104,7 +105,7 @@ def test_case_25_readiness_is_a_completion_and_the_gap_is_told(endpoint: Endpoin
     assert any("first token" in line for line in lines)
 
 
-@pytest.mark.parametrize("dialect", ALL_DIALECTS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_counters_equal_the_usage_of_each_dialect(endpoint: Endpoint, dialect: Dialect) -> None:
     with endpoint.trial(TrialContext()) as box:
         told = counts(post(endpoint, dialect, f"hello {dialect}", 5).json()["usage"])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from benchmarks.lab.engines.base import process_of
 from benchmarks.lab.engines.embedded import EmbeddedEndpoint
 from benchmarks.lab.engines.openai import read_facts
 from benchmarks.lab.model import Backend, EngineFacts
+from tests.lab.engines.conftest import fake
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "engines.md").read_text(encoding="utf-8")
 UNTOLD = EngineFacts()
@@ -79,31 +76,6 @@ def documented(column: str) -> set[str]:
     return {names(row["fact"])[0] for row in table("fact") if row[column] == "yes"}
 
 
-@contextlib.contextmanager
-def fake(routes: Mapping[str, Any]) -> Iterator[ask.Server]:
-    class Fake(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            data = json.dumps(routes.get(self.path)).encode()
-            self.send_response(200 if self.path in routes else 404)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = answer  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield ask.Server(base_url=f"http://127.0.0.1:{server.server_port}", who="fake")
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_the_table_names_every_engine_once() -> None:
     assert [names(row["engine"])[0] for row in table("engine")] == list(ENGINES)
 
@@ -135,8 +107,8 @@ def test_every_fact_has_its_row() -> None:
 
 @pytest.mark.parametrize("column", SERVERS)
 def test_an_attached_server_tells_what_the_table_says(column: str) -> None:
-    with fake(SERVERS[column]) as server:
-        facts = read_facts(server, "m")
+    with fake(SERVERS[column]) as url:
+        facts = read_facts(ask.Address(base_url=url, who="fake"), "m")
     assert told(facts) - {"started", "process"} == documented(column)
 
 
@@ -144,7 +116,8 @@ def test_the_embedded_engine_tells_what_the_table_says(tmp_path: Path, monkeypat
     monkeypatch.setenv("LOCAL_LAB_CACHE", str(tmp_path / "cache"))
     weights = tmp_path / "m.gguf"
     weights.write_bytes(b"weights")
-    with fake(LLAMA) as server:
+    with fake(LLAMA) as url:
+        server = ask.Address(base_url=url, who="fake")
         endpoint = EmbeddedEndpoint(server, Backend(name="e", engine="embedded"), _myself(), weights)
     assert told(endpoint.facts) == documented("`embedded`")
 

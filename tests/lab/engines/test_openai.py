@@ -6,55 +6,23 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import ask, find
 from benchmarks.lab.engines import openai as attached
-from benchmarks.lab.engines.base import PATHS, Endpoint, TrialContext, refuse_hosted
+from benchmarks.lab.engines.base import Endpoint, TrialContext, refuse_hosted
 from benchmarks.lab.errors import LabError, Refused, UsageError
 from benchmarks.lab.model import Backend, EngineCounters, EngineFacts
-
-Answer = tuple[int, str, str]  # status, content type, body
-Routes = Mapping[str, Any]  # path -> JSON value, or a function that gives an Answer
+from tests.lab.engines.conftest import Answer, Routes, fake
 
 CHAT = {"model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "H"}}]}
 MODELS = {"data": [{"id": "m"}]}
-
-
-@contextlib.contextmanager
-def fake(routes: Routes) -> Iterator[str]:
-    """A server that answers these paths, and 404 with a JSON error to all others; yields its base URL."""
-
-    class Fake(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            found = routes.get(self.path, lambda: (404, "application/json", '{"error": "not found"}'))
-            status, kind, body = found() if callable(found) else (200, "application/json", json.dumps(found))
-            data = body.encode()
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = answer  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextlib.contextmanager
@@ -76,14 +44,14 @@ def test_it_attaches_to_a_plain_server_and_finds_its_dialects(tmp_path: Path) ->
         with attach(served.base_url + "/v1/") as endpoint:
             assert endpoint.base_url == served.base_url
             assert endpoint.model == "scripted"
-            assert set(endpoint.dialects) == set(PATHS)
+            assert set(endpoint.dialects) == set(DIALECTS)
             with endpoint.trial(TrialContext()) as box:
                 pass
         assert box.result is None
 
 
 def test_only_dialects_that_are_answered_count() -> None:
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, PATHS["anthropic-messages"]: html}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT, DIALECTS["anthropic-messages"].path: html}
     with fake(routes) as url, attach(url) as endpoint:
         assert endpoint.dialects == ("openai-chat",)
 
@@ -95,7 +63,7 @@ def test_declared_dialects_are_not_probed() -> None:
         asked.append("messages")
         return 200, "application/json", json.dumps({"model": "m", "content": []})
 
-    routes = {"/v1/models": MODELS, PATHS["anthropic-messages"]: messages}
+    routes = {"/v1/models": MODELS, DIALECTS["anthropic-messages"].path: messages}
     with fake(routes) as url, attach(url, options={"dialects": ["anthropic-messages"]}) as endpoint:
         assert endpoint.dialects == ("anthropic-messages",)
     assert asked == ["messages"]
@@ -111,8 +79,8 @@ def test_case_25_readiness_waits_while_completions_are_503_and_health_says_ok() 
             return 503, "application/json", '{"error": {"message": "Loading model"}}'
         return 200, "application/json", json.dumps(CHAT)
 
-    with fake({"/health": {"status": "ok"}, PATHS["openai-chat"]: chat}) as url:
-        server = ask.Server(base_url=url, who="backend 'mine': field base_url")
+    with fake({"/health": {"status": "ok"}, DIALECTS["openai-chat"].path: chat}) as url:
+        server = ask.Address(base_url=url, who="backend 'mine': field base_url")
         ready = ask.wait_ready(server, "m", "openai-chat", 30, lambda: True)
     assert ready.health_seconds is not None
     assert ready.health_seconds < ready.completion_seconds
@@ -128,7 +96,7 @@ def loading() -> Answer:
 
 def test_a_server_that_stays_503_is_named_with_its_words() -> None:
     with (
-        fake({"/v1/models": MODELS, PATHS["openai-chat"]: loading}) as url,
+        fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: loading}) as url,
         pytest.raises(Refused, match=r"backend 'mine': field base_url.*503.*Loading model"),
     ):
         attach(url, options={"ready_seconds": 0.3}).__enter__()
@@ -152,7 +120,7 @@ def test_a_web_page_instead_of_json() -> None:
 
 def test_a_web_page_instead_of_a_completion() -> None:
     with (
-        fake({"/v1/models": MODELS, PATHS["openai-chat"]: html}) as url,
+        fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: html}) as url,
         pytest.raises(UsageError, match="completion with a web page instead of JSON"),
     ):
         attach(url).__enter__()
@@ -196,7 +164,7 @@ def test_an_unfit_address_names_the_field_and_is_not_repeated(url: str) -> None:
 
 
 def test_a_sampler_that_nobody_would_set_is_refused() -> None:
-    with fake({"/v1/models": MODELS, PATHS["openai-chat"]: CHAT}) as url:
+    with fake({"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT}) as url:
         with pytest.raises(UsageError, match=r"field sampler changes nothing.*`rewrite: \[sampler\]`"):
             attach(url, sampler={"temperature": 0.2}).__enter__()
         with attach(url, sampler={"temperature": 0.2}, rewrite=("sampler",)) as endpoint:
@@ -212,7 +180,7 @@ def test_several_models_and_none_named_lists_them() -> None:
 
 
 def test_case_20_another_name_answers_unless_it_is_an_alias() -> None:
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: {**CHAT, "model": "m-Q4_K_M.gguf"}}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: {**CHAT, "model": "m-Q4_K_M.gguf"}}
     with fake(routes) as url:
         with pytest.raises(UsageError, match=r"asked for 'm', but 'm-Q4_K_M\.gguf' answers"):
             attach(url).__enter__()
@@ -316,7 +284,7 @@ def test_counters_of_a_llama_cpp_server_are_differences_over_the_trial() -> None
     total = [100]
     routes = {
         "/v1/models": MODELS,
-        PATHS["openai-chat"]: CHAT,
+        DIALECTS["openai-chat"].path: CHAT,
         "/metrics": metrics(lambda: total[0], lambda: 7, lambda: total[0] * 2),
     }
     with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
@@ -327,7 +295,7 @@ def test_counters_of_a_llama_cpp_server_are_differences_over_the_trial() -> None
 def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "IDLE_SECONDS", 0.2)
     busy = "".join(f"{name} 1\n" for name in [*ask.COUNTERS.values(), *ask.BUSY])
-    routes = {"/v1/models": MODELS, PATHS["openai-chat"]: CHAT, "/metrics": lambda: (200, "text/plain", busy)}
+    routes = {"/v1/models": MODELS, DIALECTS["openai-chat"].path: CHAT, "/metrics": lambda: (200, "text/plain", busy)}
     with fake(routes) as url, attach(url) as endpoint, endpoint.trial(TrialContext()) as box:
         pass
     assert box.result is None
@@ -348,14 +316,14 @@ def test_case_26_a_server_that_is_never_idle_gives_no_counters(monkeypatch: pyte
     ],
 )  # fmt: skip
 def test_what_a_server_tells_in_another_type_is_not_told(routes: Routes) -> None:
-    with fake({**routes, PATHS["openai-chat"]: CHAT}) as url, attach(url) as endpoint:
+    with fake({**routes, DIALECTS["openai-chat"].path: CHAT}) as url, attach(url) as endpoint:
         facts = endpoint.facts
     assert msgspec.convert(msgspec.to_builtins(facts), EngineFacts) == facts
     assert (facts.version, facts.quantization, facts.context, facts.context_trained, facts.slots) == (None,) * 5
 
 
 def test_a_whole_number_counts_also_when_it_is_written_as_a_fraction() -> None:
-    routes = {"/v1/models": {"data": [{"id": "m", "max_model_len": 8192.0}]}, PATHS["openai-chat"]: CHAT}
+    routes = {"/v1/models": {"data": [{"id": "m", "max_model_len": 8192.0}]}, DIALECTS["openai-chat"].path: CHAT}
     with fake(routes) as url, attach(url) as endpoint:
         assert type(endpoint.facts.context) is int
         assert endpoint.facts.context == 8192
@@ -366,4 +334,4 @@ def test_counters_that_are_no_numbers_are_no_counters() -> None:
         return 200, "text/plain", "".join(f"{name} NaN\n" for name in ask.COUNTERS.values())
 
     with fake({"/metrics": metrics}) as url:
-        assert ask.counters(ask.Server(base_url=url, who="x")) is None
+        assert ask.counters(ask.Address(base_url=url, who="x")) is None

@@ -17,8 +17,9 @@ import pytest
 from msgspec import structs
 
 from benchmarks.lab.clients import stub_agent
+from benchmarks.lab.dialects import DIALECTS
 from benchmarks.lab.engines import find
-from benchmarks.lab.engines.base import ALL_DIALECTS, PATHS, Endpoint, TrialContext
+from benchmarks.lab.engines.base import Endpoint, TrialContext
 from benchmarks.lab.engines.scripted import textual, toolbox
 from benchmarks.lab.engines.scripted.scripts import ESCAPE_NAME, OTHER_MODEL, SCRIPTS, UNROUTED_HOST
 from benchmarks.lab.engines.scripted.talk import Conversation, Tool, words
@@ -29,7 +30,7 @@ ORIGINAL = b"def f(x):\n    return x + 1\n"
 EXCISED = b"def f(x):\n    raise NotImplementedError\n"
 PROMPT = "Write the body of f in code.py."
 SOLVING = ["solve", "read_history", "reasoning", "no_usage", "slow_prefill", "other_model"]
-dialects = pytest.mark.parametrize("dialect", ALL_DIALECTS)
+dialects = pytest.mark.parametrize("dialect", DIALECTS)
 whole_or_streamed = pytest.mark.parametrize("whole", [False, True], ids=["streamed", "whole"])
 
 
@@ -74,7 +75,7 @@ def body_of(dialect: Dialect, *, stream: bool, tools: bool = True, cap: int | No
 
 def post(endpoint: Endpoint, dialect: Dialect, *, stream: bool = False, **more: Any) -> httpx.Response:
     body = body_of(dialect, stream=stream, **more)
-    return httpx.post(endpoint.base_url + PATHS[dialect], json=body, timeout=30)
+    return httpx.post(endpoint.base_url + DIALECTS[dialect].path, json=body, timeout=30)
 
 
 def first_answer(endpoint: Endpoint, dialect: Dialect) -> stub_agent.Answer:
@@ -212,7 +213,7 @@ def test_case_18_disconnect_cuts_the_reply(endpoint: Endpoint, dialect: Dialect,
 @dialects
 def test_case_25_stall_accepts_and_says_nothing(endpoint: Endpoint, dialect: Dialect) -> None:
     with endpoint.trial(context("stall")) as box, pytest.raises(httpx.ReadTimeout):
-        httpx.post(endpoint.base_url + PATHS[dialect], json=body_of(dialect, stream=True), timeout=0.2)
+        httpx.post(endpoint.base_url + DIALECTS[dialect].path, json=body_of(dialect, stream=True), timeout=0.2)
     assert box.result is not None
     assert box.result.output == 0
 
@@ -228,7 +229,7 @@ def wait_for_request(endpoint: Any) -> None:
 def test_a_stalled_connection_is_closed_when_the_trial_ends(endpoint: Endpoint) -> None:
     parts = urlsplit(endpoint.base_url)
     data = json.dumps(body_of("openai-chat", stream=True)).encode()
-    head = f"POST {PATHS['openai-chat']} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n".encode()
+    head = f"POST {DIALECTS['openai-chat'].path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n".encode()
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as line:
         with endpoint.trial(context("stall")):
             line.sendall(head + data)
@@ -243,7 +244,7 @@ def test_an_idle_connection_lives_on_from_trial_to_trial(endpoint: Endpoint) -> 
         seen = set()
         for _ in range(2):
             with endpoint.trial(context("nop")):
-                reply = client.post(PATHS["openai-chat"], json=body_of("openai-chat", stream=True))
+                reply = client.post(DIALECTS["openai-chat"].path, json=body_of("openai-chat", stream=True))
                 seen.add(reply.extensions["network_stream"].get_extra_info("client_addr"))
     assert len(seen) == 1
 
@@ -252,7 +253,7 @@ def test_an_idle_connection_lives_on_from_trial_to_trial(endpoint: Endpoint) -> 
 def test_runaway_goes_on_until_the_client_leaves(endpoint: Endpoint, dialect: Dialect) -> None:
     with endpoint.trial(context("runaway", options={"token_seconds": 0.0})) as box:
         body = body_of(dialect, stream=True, cap=4)
-        with httpx.stream("POST", endpoint.base_url + PATHS[dialect], json=body, timeout=30) as reply:
+        with httpx.stream("POST", endpoint.base_url + DIALECTS[dialect].path, json=body, timeout=30) as reply:
             lines = sum(1 for _, _ in zip(range(1000), reply.iter_lines(), strict=False))
     assert lines == 1000
     assert box.result is not None
@@ -299,7 +300,7 @@ def test_B13_slow_prefill_sends_no_byte_before_its_time(endpoint: Endpoint, dial
     with endpoint.trial(context("slow_prefill", options={"prefill_seconds": 0.4})):
         began = time.monotonic()
         body = body_of(dialect, stream=True)
-        with httpx.stream("POST", endpoint.base_url + PATHS[dialect], json=body, timeout=30):
+        with httpx.stream("POST", endpoint.base_url + DIALECTS[dialect].path, json=body, timeout=30):
             assert time.monotonic() - began >= 0.4
 
 
@@ -350,8 +351,10 @@ def test_case_19_counters_equal_what_the_wire_told(
 def test_chat_usage_comes_only_when_asked_for_and_last(endpoint: Endpoint) -> None:
     body = body_of("openai-chat", stream=True)
     with endpoint.trial(context("nop")):
-        told = httpx.post(endpoint.base_url + PATHS["openai-chat"], json=body).text
-        untold = httpx.post(endpoint.base_url + PATHS["openai-chat"], json={**body, "stream_options": None}).text
+        told = httpx.post(endpoint.base_url + DIALECTS["openai-chat"].path, json=body).text
+        untold = httpx.post(
+            endpoint.base_url + DIALECTS["openai-chat"].path, json={**body, "stream_options": None}
+        ).text
     last = json.loads(told.strip().split("\n\n")[-2].removeprefix("data: "))
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] > 0

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.lab.engines.base import ALL_DIALECTS, CounterBox, Say, TrialContext, only_options
+from benchmarks.lab.dialects import DIALECTS
+from benchmarks.lab.engines.base import CounterBox, TrialContext, only_options
 from benchmarks.lab.engines.scripted.scripts import BROKEN, SCRIPTS
 from benchmarks.lab.engines.scripted.server import ScriptedServer
 from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Backend, Dialect, EngineFacts
+from benchmarks.lab.text import Say
 
 MODEL: Final = "scripted"
 CONTEXT: Final = 131_072  # words; no request is refused for its length unless a script says so
@@ -26,7 +28,7 @@ OPTIONS: Final = ("prefill_seconds", "tokens", "token_seconds", "tool_seconds")
 class ScriptedEndpoint:
     """A running scripted server."""
 
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
     api_key: str | None = None
 
     def __init__(self, server: ScriptedServer, backend: Backend) -> None:
@@ -62,7 +64,7 @@ class ScriptedEngine:
     """`engine: scripted` in the lab file; `script:` names what to play."""
 
     name = "scripted"
-    dialects: tuple[Dialect, ...] = ALL_DIALECTS
+    dialects: tuple[Dialect, ...] = tuple(DIALECTS)
 
     def probe(self, base_url: str, api_key: str | None = None) -> EngineFacts:
         """Nothing to ask: it runs only inside this program."""

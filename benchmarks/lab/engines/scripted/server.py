@@ -20,7 +20,8 @@ from typing import Any, Final
 import h11
 import msgspec
 
-from benchmarks.lab.engines.base import PATHS, TrialContext
+from benchmarks.lab.dialects import DIALECTS
+from benchmarks.lab.engines.base import TrialContext
 from benchmarks.lab.engines.scripted import chat, messages, responses, textual
 from benchmarks.lab.engines.scripted.talk import (
     Answering,
@@ -52,9 +53,9 @@ class Speech(Record, frozen=True, kw_only=True):
 
 
 ROUTES: Final[Mapping[str, Speech]] = {
-    PATHS["openai-chat"]: Speech(read=chat.read, whole=chat.whole, events=chat.events),
-    PATHS["openai-responses"]: Speech(read=responses.read, whole=responses.whole, events=responses.events),
-    PATHS["anthropic-messages"]: Speech(read=messages.read, whole=messages.whole, events=messages.events),
+    DIALECTS["openai-chat"].path: Speech(read=chat.read, whole=chat.whole, events=chat.events),
+    DIALECTS["openai-responses"].path: Speech(read=responses.read, whole=responses.whole, events=responses.events),
+    DIALECTS["anthropic-messages"].path: Speech(read=messages.read, whole=messages.whole, events=messages.events),
 }
 
 
@@ -268,7 +269,7 @@ class ScriptedServer:
         except ValueError:
             await line.send_json(400, _error(400, "the request is not JSON", "invalid_request_error"))
             return
-        if request.path == PATHS["anthropic-messages"] + "/count_tokens":
+        if request.path == DIALECTS["anthropic-messages"].path + "/count_tokens":
             await line.send_json(200, {"input_tokens": count_tokens(messages.read(given).prompt)})
         elif request.path in ROUTES:
             await self._reply(ROUTES[request.path], given, request, line)
