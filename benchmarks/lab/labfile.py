@@ -74,10 +74,17 @@ BUDGET_PARTS: Final = ("default", "tiers")
 def files(root: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """The lab files of a checkout in the order they are merged. UsageError if LAB_FILE names none."""
     named = (os.environ if environ is None else environ).get(VARIABLE)
-    own = Path(named).expanduser() if named else root / LOCAL
-    if named and not own.is_file():
-        raise UsageError(f"the variable {VARIABLE} names {own}, which is no file; correct or unset it")
-    return (root / SHIPPED, own) if own.is_file() else (root / SHIPPED,)
+    if not named:
+        return (root / SHIPPED, root / LOCAL) if (root / LOCAL).is_file() else (root / SHIPPED,)
+    try:
+        own = Path(named).expanduser()
+        str(own).encode()
+        found = own.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long a name, one that is no text, an unknown user's home
+        found = False
+    if not found:
+        raise UsageError(f"the variable {VARIABLE} names {named!r}, which is no file; correct or unset it")
+    return (root / SHIPPED, own)
 
 
 def load(*paths: Path) -> Lab:

@@ -169,6 +169,12 @@ def test_lab_file_points_elsewhere(tmp_path: Path) -> None:
         labfile.files(tmp_path, {"LAB_FILE": str(tmp_path / "none.yaml")})
 
 
+@pytest.mark.parametrize("named", ["~no-such-user-here/lab.yaml", "/tmp/\udcff.yaml", "/tmp/" + "n" * 300, "/tmp"])
+def test_a_lab_file_that_cannot_be_one_names_the_variable(tmp_path: Path, named: str) -> None:
+    with pytest.raises(UsageError, match="the variable LAB_FILE names .*, which is no file; correct or unset it"):
+        labfile.files(tmp_path, {"LAB_FILE": named})
+
+
 def test_a_local_file_is_read_when_it_is_there(tmp_path: Path) -> None:
     assert labfile.files(tmp_path, {}) == (tmp_path / "lab.yaml",)
     (tmp_path / "lab.local.yaml").write_text("", encoding="utf-8")
