@@ -165,13 +165,13 @@ def test_lab_file_points_elsewhere(tmp_path: Path) -> None:
     own.write_text("evidence_days: 3", encoding="utf-8")
     files = labfile.files(tmp_path, {"LAB_FILE": str(own)})
     assert files == (tmp_path / "lab.yaml", own)
-    with pytest.raises(UsageError, match=r"LAB_FILE names .*none\.yaml, which is no file"):
+    with pytest.raises(UsageError, match=r"LAB_FILE names .*none\.yaml', which is no file"):
         labfile.files(tmp_path, {"LAB_FILE": str(tmp_path / "none.yaml")})
 
 
 @pytest.mark.parametrize("named", ["~no-such-user-here/lab.yaml", "/tmp/\udcff.yaml", "/tmp/" + "n" * 300, "/tmp"])
 def test_a_lab_file_that_cannot_be_one_names_the_variable(tmp_path: Path, named: str) -> None:
-    with pytest.raises(UsageError, match="the variable LAB_FILE names .*, which is no file; correct or unset it"):
+    with pytest.raises(UsageError, match=r"the variable LAB_FILE names .*, which is no file; correct or unset it"):
         labfile.files(tmp_path, {"LAB_FILE": named})
 
 
