@@ -18,13 +18,13 @@ from benchmarks.lab import (
     trial,
 )
 from benchmarks.lab.batch.admission import admit, environments, leave_out_leaks
-from benchmarks.lab.batch.bench import Bench, Write, work_folder
+from benchmarks.lab.batch.bench import Bench, Write, refuse_if_none, work_folder
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.install import Installation
 from benchmarks.lab.model import Backend, Client, Environment
 from benchmarks.lab.rows import SmokeRow
 from benchmarks.lab.schedule import Cell
-from benchmarks.lab.servers import Served as Server
+from benchmarks.lab.servers import Served
 from benchmarks.lab.session import Rig
 
 
@@ -45,12 +45,10 @@ def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
     rigs = _rigs(bench, _servers(bench, stack), kits, write, left_out)
     if bench.plan.smoke and rigs:
         rigs = _conforming(bench, rigs, built, write, left_out)
-    if not rigs:
-        raise Refused("no cell is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    refuse_if_none("cell", rigs, left_out)
     assignments = admit(bench, built, write, left_out)
     leave_out_leaks(bench, assignments, rigs, left_out)
-    if not assignments:
-        raise Refused("no task is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    refuse_if_none("task", assignments, left_out)
     return Setup(rigs=rigs, assignments=assignments, left_out=left_out)
 
 
@@ -66,7 +64,7 @@ def _install(bench: Bench, left_out: dict[str, str]) -> dict[str, tuple[Client, 
     return kits
 
 
-def _servers(bench: Bench, stack: ExitStack) -> dict[str, Server]:
+def _servers(bench: Bench, stack: ExitStack) -> dict[str, Served]:
     servers = {}
     for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
         begin = time.monotonic()
@@ -75,15 +73,15 @@ def _servers(bench: Bench, stack: ExitStack) -> dict[str, Server]:
     return servers
 
 
-def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Server:
-    server = Server(backend, paths.state_dir(), say)
+def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Served:
+    server = Served(backend, paths.state_dir(), say)
     stack.callback(server.close)
     return server
 
 
 def _rigs(
     bench: Bench,
-    servers: Mapping[str, Server],
+    servers: Mapping[str, Served],
     kits: Mapping[str, tuple[Client, Installation]],
     write: Write,
     left_out: dict[str, str],
@@ -138,7 +136,7 @@ def _conforming(
         for name, rig in {cell.client: rig for cell, rig in rigs.items()}.items():
             harness = dataclasses.replace(rig, server=server)
             with work_folder("smoke") as work:
-                evidence = paths.state_dir() / "evidence" / bench.machine.id / "smoke" / work.name
+                evidence = paths.evidence_dir(bench.machine.id) / "smoke" / work.name
                 rows = smoke.check_client(harness, work, evidence, readonly)
             for row in rows:
                 write("smoke", row)
