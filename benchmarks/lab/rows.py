@@ -267,9 +267,16 @@ class SmokeRow(Measured, frozen=True, kw_only=True):
         said("", "of a pair: entry of the lab file", "when the client is asked: it meets the scripted engine"),
     ] = None
     client: Annotated[str, said("", "agent program")]
+    client_version: Annotated[str | None, said("", "as the program itself says", "when it could not be installed")] = (
+        None
+    )
     outcome: Annotated[Literal["ok", "failed", "unsupported"], said("", "what came of it")]
     detail: Annotated[str, said("text", "one sentence with the facts")]
     seconds: Annotated[float, said("s", "wall time of the check")]
+    evidence: Annotated[
+        str | None,
+        said("path", "folder below the evidence folder of the machine that ran it", "when no client was run"),
+    ] = None
 
 
 class BatchStart(Measured, frozen=True, kw_only=True):
