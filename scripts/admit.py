@@ -3,14 +3,14 @@
     uv run scripts/admit.py [TASK ...] [--runs 3] [--refresh] [--isolation none]
 
 Without --refresh it only says whether the tasks, as they stand, are admissible. With it the list `fail_to_pass` (the
-last field of a task's file) and measured.json are written anew. Exit codes: 0 all admissible, 2 usage, 3 some are not.
+last field of a task's file) and measured.json are written anew. Exit codes: 0 all admissible, 2 usage, 3 some are not,
+130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from benchmarks.lab import checkout, sandbox
-from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, LabError, UsageError
+from benchmarks.lab import checkout, flags, program, sandbox
+from benchmarks.lab.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from benchmarks.lab.fsio import remove_tree, write_atomic
 from benchmarks.lab.judge import Admission, ControlPair, admit, controls
 from benchmarks.lab.lock import machine_lock
@@ -33,31 +33,31 @@ ROOT = checkout_root() / "benchmarks" / "agent" / "tasks"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, report."""
-    parser = argparse.ArgumentParser(description="Admit tasks by repeating their controls.")
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="task ids (default: all of the suite)")
-    parser.add_argument("--runs", type=_runs, default=3, help="how often each control runs (default 3)")
-    parser.add_argument("--refresh", action="store_true", help="write fail_to_pass and measured.json")
-    parser.add_argument("--isolation", choices=["bwrap", "seatbelt", "none"], help="default: the best there is")
-    args = parser.parse_args(argv)
-    try:
-        suite = load_suite(ROOT)
-        names = args.tasks or list(suite.tasks)
-        for name in names:
-            if name not in suite.tasks:
-                raise UsageError(f"suite {suite.name} has no task {name}{suggest(name, suite.tasks)}")
-        isolation = sandbox.choose(args.isolation)
-        with machine_lock("scripts/admit.py", print):  # the seconds it records are measured
-            codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
-    except LabError as problem:
-        print(f"admit.py: {problem}", file=sys.stderr)
-        return problem.exit_code
+    return program.answer("admit.py", lambda: _main(_parser().parse_args(argv)))
+
+
+def _main(args: argparse.Namespace) -> int:
+    suite = load_suite(ROOT)
+    names = args.tasks or list(suite.tasks)
+    for name in names:
+        if name not in suite.tasks:
+            raise UsageError(f"suite {suite.name} has no task {name}{suggest(name, suite.tasks)}")
+    isolation = sandbox.choose(args.isolation)
+    with machine_lock("scripts/admit.py", print):  # the seconds it records are measured
+        codes = [_admit(suite, name, args.runs, isolation, refresh=args.refresh) for name in names]
     return max(codes, default=EXIT_DONE)
 
 
-def _runs(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs; give a whole number from 1")
-    return int(text)
+def _parser() -> argparse.ArgumentParser:
+    parser = flags.Parser(description="Admit tasks by repeating their controls.")
+    parser.add_argument(
+        "tasks", nargs="*", type=flags.text, metavar="TASK", help="task ids (default: all of the suite)"
+    )
+    runs = flags.whole(1, 1000, "runs")
+    parser.add_argument("--runs", type=runs, metavar="N", default=3, help="how often each control runs (default 3)")
+    parser.add_argument("--refresh", action="store_true", help="write fail_to_pass and measured.json")
+    parser.add_argument("--isolation", choices=["bwrap", "seatbelt", "none"], help="default: the best there is")
+    return parser
 
 
 def _admit(suite: Suite, name: str, runs: int, isolation: Isolation, *, refresh: bool) -> int:
@@ -107,4 +107,4 @@ def _write(suite_name: str, task: Task, admission: Admission, removed: int, runs
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.leave("admit.py", main)

@@ -8,25 +8,25 @@
     uv run scripts/ledger.py fields                                the tables of docs/ledger.md
 
 Without --ledger it reads every hardware/*/*.jsonl of this checkout. Exit codes: 0 done, 1 check found something,
-2 usage, 3 refused.
+2 usage, 3 refused, 130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import fsio, labfile, ledger, lock, machine, paths, rows, series, stamp
-from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, LabError, UsageError
-from benchmarks.lab.ledger import Effective, Ledger
+from benchmarks.lab import flags, fsio, labfile, ledger, lock, machine, paths, program, rows, series, stamp
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
+from benchmarks.lab.ledger import Effective, Ledger, Row
+from benchmarks.lab.report import reading
 from benchmarks.lab.rows import Selector
-from benchmarks.lab.text import count, listing, shorten
+from benchmarks.lab.text import count, listing, shorten, suggest
 
 DAY_SECONDS = 86_400
 
@@ -41,30 +41,34 @@ class Found:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    options = parser().parse_args(argv)
-    try:
+
+    def work() -> int:
+        options = parser().parse_args(argv)
         return int(options.command(options))
-    except LabError as error:
-        print(f"ledger.py: {error}", file=sys.stderr)
-        return error.exit_code
+
+    return program.answer("ledger.py", work)
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags of every command."""
-    whole = argparse.ArgumentParser(
-        prog="ledger.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    whole = flags.Parser(prog="ledger.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = whole.add_subparsers(required=True, metavar="list|show|retract|check|clean|fields")
     listed = _command(commands, "list", list_rows, "show rows, one a line")
     _selection(listed)
-    listed.add_argument("--kind", help="only rows of this kind")
-    listed.add_argument("--limit", type=int, default=50, help="the newest so many (default 50)")
+    listed.add_argument("--kind", type=flags.text, help="only rows of this kind")
+    limit = flags.whole(0, 10**9, "rows")
+    listed.add_argument(
+        "--limit", type=limit, metavar="N", default=50, help="the newest so many, 0 for all (default 50)"
+    )
     shown = _command(commands, "show", show_row, "show one row and its stamp as JSON")
-    shown.add_argument("id", help="id of the row, or its beginning")
+    shown.add_argument("id", type=flags.text, help="id of the row, or its beginning")
     _retract_flags(_command(commands, "retract", retract_rows, "say that rows no longer count; nothing is edited"))
     _command(commands, "check", check_files, "find everything that is wrong with the files")
     cleaned = _command(commands, "clean", clean_evidence, "delete old evidence (never a ledger)", ledger_flag=False)
-    cleaned.add_argument("--days", type=int, help="keep so many days (default: `evidence_days` of the lab file)")
+    days = flags.whole(0, labfile.MOST_DAYS, "days")
+    cleaned.add_argument(
+        "--days", type=days, metavar="N", help="keep so many days (default: `evidence_days` of the lab file)"
+    )
     cleaned.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     _command(commands, "fields", print_fields, "print the tables of docs/ledger.md", ledger_flag=False)
     return whole
@@ -74,23 +78,36 @@ def _command(commands: Any, name: str, run: Any, text: str, *, ledger_flag: bool
     one: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     one.set_defaults(command=run)
     if ledger_flag:
-        one.add_argument("--ledger", type=Path, action="append", help="this file instead of hardware/*/*.jsonl")
+        one.add_argument(
+            "--ledger",
+            type=flags.ledger_to_read,
+            action="append",
+            metavar="PATH",
+            help="this file instead of hardware/*/*.jsonl; may be repeated",
+        )
     return one
 
 
 def _retract_flags(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--id", action="append", default=[], help="id of a row, or its beginning; may be repeated")
+    words = flags.text
+    one.add_argument(
+        "--id", type=words, action="append", default=[], help="id of a row, or its beginning; may be repeated"
+    )
     _selection(one)
-    one.add_argument("--reason", required=True, help="what is wrong with these rows")
-    one.add_argument("--document", help="path or URL that tells the story")
-    one.add_argument("--replaced-by", help="batch, rows or document that replace them")
+    one.add_argument("--reason", type=words, required=True, help="what is wrong with these rows")
+    one.add_argument("--document", type=words, help="path or URL that tells the story")
+    one.add_argument("--replaced-by", type=words, help="batch, rows or document that replace them")
     one.add_argument("--dry-run", action="store_true", help="only say which rows are meant")
 
 
 def _selection(one: argparse.ArgumentParser) -> None:
     for field in rows.fields(Selector):
         unit = f" ({field.unit})" if field.unit else ""
-        one.add_argument(f"--{field.name.replace('_', '-')}", help=f"{field.meaning}{unit}")
+        one.add_argument(_flag(field.name), type=flags.text, help=f"{field.meaning}{unit}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 # ---- commands ----
@@ -99,9 +116,10 @@ def _selection(one: argparse.ArgumentParser) -> None:
 def list_rows(options: argparse.Namespace) -> int:
     """`list`: one line a row."""
     selector = _selector(options)
+    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
+    _check_names(options, read.values())
     shown = []
-    for path in _files(options):
-        every = list(ledger.read(path, _warn))
+    for path, every in read.items():
         meant = None if selector is None else set(ledger.resolve(selector, every, retracted=True))
         shown += [
             Found(path, one)
@@ -119,7 +137,7 @@ def show_row(options: argparse.Namespace) -> int:
     """`show`: a row with what its stamp says and which series it belongs to."""
     found = _find(options.id, list(_every(options)))
     row = found.marked.row
-    values = ledger.stamps(ledger.read(found.path)).get(row.stamp or "")
+    values = ledger.stamps(reading.read_any(found.path)).get(row.stamp or "")
     whole = {
         "file": str(found.path),
         "row": json.loads(ledger.encode(row)),
@@ -139,7 +157,9 @@ def retract_rows(options: argparse.Namespace) -> int:
     if selector is None and not named:
         raise UsageError("name rows with --id, or choose them with --client, --engine, --batch, --since or another")
     chosen = [_find(name, list(_every(options))) for name in named]
-    meant = {path: _meant(path, selector, chosen) for path in _files(options)}
+    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
+    _check_names(options, read.values())
+    meant = {path: _meant(path, every, selector, chosen) for path, every in read.items()}
     if not any(meant.values()):
         raise UsageError("nothing is selected that is not retracted already")
     for path, names in meant.items():
@@ -162,10 +182,8 @@ def clean_evidence(options: argparse.Namespace) -> int:
     """`clean`: delete evidence that nothing was written into for so many days; rows keep naming it."""
     lab = labfile.load(*labfile.files(paths.checkout_root()))
     days = lab.evidence_days if options.days is None else options.days
-    if days < 0:
-        raise UsageError("--days must be 0 or more")
     folder = paths.state_dir() / paths.EVIDENCE
-    with lock.machine_lock("scripts/ledger.py clean", _warn):  # a running trial writes evidence
+    with lock.machine_lock("scripts/ledger.py clean", program.complain):  # a running trial writes evidence
         old = _older(folder, time.time() - days * DAY_SECONDS)
         if not options.dry_run:
             _remove(old)
@@ -194,17 +212,17 @@ def print_fields(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> list[Path]:
+    """The ledgers that are meant, each once, whatever it is called."""
     if options.ledger:
-        for path in options.ledger:
-            if not path.is_file():
-                raise UsageError(f"--ledger {path} is no file")
-        return list(options.ledger)
+        return list({(path.stat().st_dev, path.stat().st_ino): path for path in reversed(options.ledger)}.values())[
+            ::-1
+        ]
     return sorted((paths.checkout_root() / "hardware").glob("*/*.jsonl"))
 
 
 def _every(options: argparse.Namespace) -> Iterator[Found]:
     for path in _files(options):
-        yield from (Found(path, one) for one in ledger.effective(ledger.read(path, _warn)))
+        yield from (Found(path, one) for one in ledger.effective(reading.read_any(path, program.complain)))
 
 
 def _find(name: str, every: Sequence[Found]) -> Found:
@@ -223,10 +241,33 @@ def _selector(options: argparse.Namespace) -> Selector | None:
     return Selector(**given) if any(value is not None for value in given.values()) else None
 
 
-def _meant(path: Path, selector: Selector | None, chosen: Sequence[Found]) -> tuple[str, ...]:
+def _meant(path: Path, every: Sequence[Row], selector: Selector | None, chosen: Sequence[Found]) -> tuple[str, ...]:
     named = tuple(found.marked.row.id for found in chosen if found.path == path)
-    selected = () if selector is None else ledger.resolve(selector, ledger.read(path, _warn))
+    selected = () if selector is None else ledger.resolve(selector, every)
     return tuple(dict.fromkeys((*named, *selected)))
+
+
+def _check_names(options: argparse.Namespace, read: Iterable[Sequence[Row]]) -> None:
+    """UsageError for a name that no row here has: it is a slip more often than a question."""
+    known = _names(read)
+    for name, there in known.items():
+        wanted = getattr(options, name, None)
+        if wanted is not None and wanted not in there:
+            has = f"there are {listing(sorted(there), 12)}" if there else "none has one"
+            raise UsageError(f'{_flag(name)}: no row has "{wanted}"{suggest(wanted, there)}; {has}')
+
+
+def _names(read: Iterable[Sequence[Row]]) -> dict[str, set[str]]:
+    """What each flag that takes a whole name may say: values of rows, of their stamps, and kinds."""
+    body, stamped = ("task", "backend", "client"), ("client_version", "engine", "engine_version")
+    known: dict[str, set[str]] = {name: set() for name in ("batch", *body, *stamped)} | {"kind": set(rows.KINDS)}
+    for row in (row for every in read for row in every):
+        values = row.body.get("values", {}) if row.kind == "stamp" else {}
+        pairs = [("kind", row.kind), ("batch", row.batch), *((name, row.body.get(name)) for name in body)]
+        for name, value in (*pairs, *((name, values.get(name)) for name in stamped)):
+            if isinstance(value, str):
+                known[name].add(value)
+    return known
 
 
 def _retract(path: Path, names: tuple[str, ...], selector: Selector | None, options: argparse.Namespace) -> None:
@@ -242,7 +283,7 @@ def _retract(path: Path, names: tuple[str, ...], selector: Selector | None, opti
         f"{path}: {'would retract' if options.dry_run else 'retracted'} {count(len(names), 'row')}: {listing(names, 8)}"
     )
     if not options.dry_run:
-        Ledger(path, _warn).append("retraction", body, machine=machine.describe().id)
+        Ledger(path, program.complain).append("retraction", body, machine=machine.describe().id)
 
 
 def _older(folder: Path, before: float) -> list[Path]:
@@ -280,9 +321,5 @@ def _hidden(total: int, limit: int) -> str:
     return f", the newest {limit} shown (--limit 0 for all)" if 0 < limit < total else ""
 
 
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program.leave("ledger.py", main)

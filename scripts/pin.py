@@ -18,8 +18,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import proc
-from benchmarks.lab.errors import EXIT_USAGE, LabError
+from benchmarks.lab import flags, proc, program
+from benchmarks.lab.errors import LabError, UsageError
 
 RUNTIME_KEY = "constraint-dependencies"
 BUILD_KEY = "build-constraint-dependencies"
@@ -29,14 +29,19 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)\
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse flags, resolve, write. Exit 0: pins are in place; 1: `--check` found others; 2: could not resolve."""
-    args = _parser().parse_args(argv)
+    return program.answer("pin.py", lambda: _main(_parser().parse_args(argv)))
+
+
+def _main(args: argparse.Namespace) -> int:
     project = Path(args.project) if args.project else Path(__file__).resolve().parents[1] / "pyproject.toml"
     try:
         before = project.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{project} cannot be read ({error}); name a pyproject.toml with --project") from None
+    try:
         after = pinned(before, upgrade=args.upgrade)
     except LabError as error:
-        sys.stderr.write(f"pin.py: {error}\n")
-        return EXIT_USAGE
+        raise UsageError(str(error)) from error
     if args.check:
         sys.stdout.write("pins are up to date\n" if before == after else "pins differ: run `uv run scripts/pin.py`\n")
         return int(before != after)
@@ -114,12 +119,12 @@ def _uv(argv: Sequence[str], cwd: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Pin every package, transitive ones too, in pyproject.toml.")
+    parser = flags.Parser(description="Pin every package, transitive ones too, in pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="let go of the present pins and take the newest")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the pins would change")
-    parser.add_argument("--project", metavar="PATH", help="another pyproject.toml")
+    parser.add_argument("--project", type=flags.text, metavar="PATH", help="another pyproject.toml")
     return parser
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program.leave("pin.py", main)

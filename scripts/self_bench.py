@@ -28,7 +28,8 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.lab.errors import EXIT_DONE, LabError, Refused
+from benchmarks.lab import flags, program
+from benchmarks.lab.errors import EXIT_DONE, Refused
 from benchmarks.lab.meter import Meter, MeterTrial, Upstream
 from benchmarks.lab.model import Isolation
 from benchmarks.lab.sandbox import SandboxSpec, choose, open_box
@@ -275,23 +276,26 @@ SECTIONS: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sections asked for and print their figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    return program.answer("self_bench.py", lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    parser = flags.Parser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of: {', '.join(SECTIONS)} (default: all)")
-    parser.add_argument("--requests", type=int, default=2000, help="requests of the meter's first-token figures")
+    number = flags.whole(1, 1_000_000, "requests")
+    parser.add_argument(
+        "--requests", type=number, metavar="N", default=2000, help="requests of the meter's first-token figures"
+    )
     parser.add_argument("--loopback", action="store_true", help="reach the meter on plain loopback, without a sandbox")
     args = parser.parse_args(argv)
     unknown = [name for name in args.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"there is no section {unknown[0]!r}; use {', '.join(SECTIONS)}")
-    try:
-        for name in args.sections or SECTIONS:
-            for line in SECTIONS[name](args):
-                print(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **line}), flush=True)
-    except LabError as problem:
-        print(f"self_bench.py: {problem}", file=sys.stderr)
-        return problem.exit_code
+    for name in args.sections or SECTIONS:
+        for line in SECTIONS[name](args):
+            print(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **line}), flush=True)
     return EXIT_DONE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.leave("self_bench.py", main)

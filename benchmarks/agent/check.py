@@ -5,7 +5,8 @@
 
 Runs on one starter task with small budgets; writes its rows into a ledger of its own. After the batch it looks for what
 must not be there: a process that carries a trial's mark, a file written outside the workspace.
-Exit codes: 0 all as the table says, 1 something differs, 2 usage, 3 refused, 130 interrupted.
+Exit codes: 0 all as the table says, 1 something differs, 2 usage, 3 refused, 130 interrupted, 141 nobody reads the
+output any more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import contextlib
 import dataclasses
 import re
-import sys
 import tempfile
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -24,9 +24,9 @@ import msgspec
 import psutil
 
 from benchmarks.agent import display, planning
-from benchmarks.lab import batch, ledger, lock, paths, proc
+from benchmarks.lab import batch, flags, ledger, lock, paths, proc, program
 from benchmarks.lab.engines.scripted.scripts import ESCAPE_NAME
-from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, EXIT_INTERRUPTED, LabError, UsageError
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.rows import TrialRow
 from benchmarks.lab.schedule import Cell
 from benchmarks.lab.session import Interrupts
@@ -47,36 +47,45 @@ Expected = dict[tuple[str, str], str]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="check.py",
-        description="Play every fault script of the scripted engine through every client, on one task, and compare the "
-        "verdicts with docs/verdicts.md. A client takes some minutes and is installed if need be.",
-        epilog="Exit codes: 0 as the table says, 1 something differs, 2 a flag is wrong, 3 refused, 130 interrupted.",
-    )
-    parser.add_argument(
-        "--client", action="append", default=[], metavar="NAME", help="only this client of the table; may be repeated"
-    )
-    parser.add_argument(
-        "--script", action="append", default=[], metavar="NAME", help="only this script of the table; may be repeated"
-    )
-    parser.add_argument("--task", metavar="ID", help="task to use; default: the first starter")
-    parser.add_argument("--no-lock", action="store_true", help="run beside a measurement (and disturb it)")
-    given = parser.parse_args(argv)
-    try:
-        expected = chosen(read_table(paths.checkout_root() / TABLE), given.client, given.script)
-        with tempfile.TemporaryDirectory(prefix="local-lab-check-") as folder:
-            results = Path(folder) / "trials.jsonl"
-            differing = list(check(expected, results, given.task, locked=not given.no_lock))
-    except LabError as error:
-        print(f"check.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("check.py: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return program.answer("check.py", lambda: _main(_parser().parse_args(argv)))
+
+
+def _main(given: argparse.Namespace) -> int:
+    expected = chosen(read_table(paths.checkout_root() / TABLE), given.client, given.script)
+    with (
+        program.when_output_is_lost(_stop),
+        tempfile.TemporaryDirectory(prefix="local-lab-check-") as folder,
+    ):
+        differing = list(check(expected, Path(folder) / "trials.jsonl", given.task, locked=not given.no_lock))
     for line in differing:
         print(f"differs: {line}")
     print(f"{count(len(expected), 'case')}, {len(differing)} differ from {TABLE}")
     return EXIT_FOUND if differing else EXIT_DONE
+
+
+def _stop(lost: program.OutputLost) -> None:
+    raise KeyboardInterrupt  # which nothing takes for a failure of the trial under way
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = flags.Parser(
+        prog="check.py",
+        description="Play every fault script of the scripted engine through every client, on one task, and compare the "
+        "verdicts with docs/verdicts.md. A client takes some minutes and is installed if need be.",
+        epilog=f"Exit codes: 0 as the table says, 1 something differs, 2 a flag is wrong, {program.CODES}.",
+    )
+    for name in ("client", "script"):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            type=flags.text,
+            metavar="NAME",
+            help=f"only this {name} of the table; may be repeated",
+        )
+    parser.add_argument("--task", type=flags.text, metavar="ID", help="task to use; default: the first starter")
+    parser.add_argument("--no-lock", action="store_true", help="run beside a measurement (and disturb it)")
+    return parser
 
 
 def check(expected: Expected, results: Path, task: str | None, *, locked: bool) -> Iterator[str]:
@@ -179,4 +188,4 @@ def _rows(results: Path) -> Iterator[TrialRow]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.leave("check.py", main)

@@ -3,7 +3,8 @@
     uv run benchmarks/agent/run.py --trials 3
 
 Without further flags it uses what lab.yaml ships: a small model in a Python package, the client OpenCode, three tasks.
-Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused (the message says why and the cure), 130 interrupted.
+Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused (the message says why and the cure), 130 interrupted,
+141 nobody reads the output any more. Rows are kept however it ends.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED, LabError
+from benchmarks.lab import flags, program
+from benchmarks.lab.errors import EXIT_DONE, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from benchmarks.agent.planning import Options
@@ -32,15 +33,7 @@ PROGRAM = "benchmarks/agent/run.py"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    options = parse(arguments)
-    try:
-        return run(options, arguments)
-    except LabError as error:
-        print(f"run.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("run.py: interrupted before the first trial", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return program.answer("run.py", lambda: run(parse(arguments), arguments))
 
 
 def run(options: Options, arguments: tuple[str, ...]) -> int:
@@ -62,15 +55,15 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
 def _report(bench: Bench, outcome: Outcome) -> int:
     """How the batch ended, its table, and the pages of this machine made anew."""
     from benchmarks.agent import planning  # noqa: PLC0415
-    from benchmarks.lab import ledger, machine, paths  # noqa: PLC0415
-    from benchmarks.lab.report import blocks, gather, pages, tables  # noqa: PLC0415
+    from benchmarks.lab import machine, paths  # noqa: PLC0415
+    from benchmarks.lab.report import blocks, gather, pages, reading, tables  # noqa: PLC0415
 
     for line in planning.closing_words(bench, outcome):
         print(f"{planning.prefix(bench)} {line}")
-    rows = [row for row in ledger.read(bench.book.path) if row.batch == outcome.batch or row.kind == "stamp"]
+    rows = [row for row in reading.read(bench.book.path) if row.batch == outcome.batch or row.kind == "stamp"]
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     print(blocks.terminal(tables.machine_blocks(gather.gather(bench.machine.id, rows)), width))
-    if bench.book.path == planning.default_ledger(bench.machine.id):
+    if bench.book.path.resolve() == planning.default_ledger(bench.machine.id).resolve():
         machine.record(bench.machine)
         for path in pages.write_stale(paths.checkout_root()):
             print(f"{planning.prefix(bench)} wrote {path}")
@@ -101,28 +94,26 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = flags.Parser(
         prog="run.py",
         description="Let coding agents repair real repositories against locally served models, judge the result by the "
         "repositories' own tests, and append one stamped row per trial to this machine's ledger.",
         epilog="An interrupted batch is continued by the same command. Ctrl-C once: finish this trial and stop; "
-        "twice: stop now. Exit codes: 0 done, 2 a flag, file or field is wrong, 3 refused, 130 interrupted.",
+        "twice: stop now. A closed terminal ends the trial at once; a reader of the output that goes away, or a full "
+        "disk under it, is asking once. Exit codes: 0 done, 2 a flag, file or field is wrong, "
+        f"{program.CODES}.",
         allow_abbrev=False,
     )
+    names: dict[str, Any] = {"action": "append", "default": [], "type": flags.text}
     what = parser.add_argument_group(
         "what to try (each flag may be repeated; the cells are all backends x all clients)"
     )
-    what.add_argument(
-        "--backend", action="append", default=[], metavar="NAME", help="entry of lab.yaml or lab.local.yaml"
-    )
-    what.add_argument("--client", action="append", default=[], metavar="NAME", help="agent program (docs/clients.md)")
-    what.add_argument(
-        "--task", action="append", default=[], metavar="ID", help="task of the suite (benchmarks/agent/tasks)"
-    )
+    what.add_argument("--backend", **names, metavar="NAME", help="entry of lab.yaml or lab.local.yaml")
+    what.add_argument("--client", **names, metavar="NAME", help="agent program (docs/clients.md)")
+    what.add_argument("--task", **names, metavar="ID", help="task of the suite (benchmarks/agent/tasks)")
     what.add_argument(
         "--tag",
-        action="append",
-        default=[],
+        **names,
         metavar="TAG",
         help="tasks with this tag; without --task and --tag: the starters for a demo backend, else the whole suite",
     )
@@ -151,7 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = parser.add_argument_group("what is written")
     out.add_argument(
-        "--results", type=Path, metavar="PATH", help="ledger to append to; default hardware/<machine>/trials.jsonl"
+        "--results",
+        type=flags.ledger_to_write,
+        metavar="PATH",
+        help="ledger to append to; default hardware/<machine>/trials.jsonl",
     )
     out.add_argument(
         "--require-harness-head",
@@ -179,22 +173,37 @@ def _seconds(text: str) -> float:
 
 @contextmanager
 def _interrupts() -> Iterator[Interrupts]:
-    """Ctrl-C and SIGTERM as levels of asking; before the first trial the usual KeyboardInterrupt ends the program."""
-    from benchmarks.lab.session import Interrupts  # noqa: PLC0415
+    """What asks the batch to stop; before the first trial the usual KeyboardInterrupt ends the program.
+
+    Ctrl-C and SIGTERM ask for one level more. A closed terminal cannot ask twice, so SIGHUP means now. Lost output asks
+    for the first level only: Ctrl-C ends the reader of a pipe as well, and is one wish.
+    """
+    from benchmarks.lab.session import STOP_NOW, Interrupts  # noqa: PLC0415
 
     interrupts = Interrupts()
 
-    def asked(number: int, frame: object) -> None:
-        if interrupts.raise_level(time.monotonic()) and not interrupts.trials_begun:
-            raise KeyboardInterrupt
+    def stop() -> None:
+        if not interrupts.trials_begun:
+            raise KeyboardInterrupt("before the first trial")
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    def asked(number: int, frame: object) -> None:
+        if interrupts.raise_level(time.monotonic()):
+            stop()
+
+    def hung_up(number: int, frame: object) -> None:
+        interrupts.level = STOP_NOW
+        stop()
+
+    def unread(lost: program.OutputLost) -> None:
+        when = " when this trial has ended" if interrupts.trials_begun else ""
+        program.complain(f"run.py: {str(lost) or 'nobody reads the output any more'}; stopping{when}")
+        interrupts.level = max(interrupts.level, 1)
+        stop()
+
+    handlers = {signal.SIGINT: asked, signal.SIGTERM: asked, signal.SIGHUP: hung_up}
+    with program.handling(handlers), program.when_output_is_lost(unread):
         yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.leave("run.py", main)

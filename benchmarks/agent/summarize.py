@@ -5,7 +5,8 @@
     uv run benchmarks/agent/summarize.py --write              # RESULTS.md of every machine, and the index
     uv run benchmarks/agent/summarize.py --check              # exit 1 if one of them is not what the ledgers give
 
-It runs nothing and ranks nothing. Exit codes: 0 done, 1 pages differ (--check), 2 usage, 3 unreadable ledger.
+It runs nothing and ranks nothing. Exit codes: 0 done, 1 pages differ (--check), 2 usage, 3 unreadable ledger or
+unwritable output, 130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, LabError, UsageError
+from benchmarks.lab import flags, program
+from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
 from benchmarks.lab.rows import TrialRow
@@ -42,15 +44,14 @@ class Query(Record, frozen=True, kw_only=True):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse flags, read the ledger, show or write; the exit code."""
-    args = _parser().parse_args(argv)
-    try:
-        if args.write or args.check:
-            _refuse_selection(args)
-            return _pages(checkout_root(), write=args.write)
-        return _show(_query(args, checkout_root()), "json" if args.json else "markdown" if args.markdown else "text")
-    except LabError as error:
-        sys.stderr.write(f"summarize.py: {error}\n")
-        return error.exit_code
+    return program.answer("summarize.py", lambda: _main(_parser().parse_args(argv)))
+
+
+def _main(args: argparse.Namespace) -> int:
+    if args.write or args.check:
+        _refuse_selection(args)
+        return _pages(checkout_root(), write=args.write)
+    return _show(_query(args, checkout_root()), "json" if args.json else "markdown" if args.markdown else "text")
 
 
 # ---- showing ----
@@ -58,11 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(query: Query, form: str) -> int:
     from benchmarks.lab import ledger, stamp  # noqa: PLC0415 - `--help` need not wait for them
-    from benchmarks.lab.report import blocks, figures, gather, pages, plain, tables  # noqa: PLC0415
+    from benchmarks.lab.report import blocks, figures, gather, pages, plain, reading, tables  # noqa: PLC0415
 
-    notes: list[str] = []
-    rows = tuple(ledger.read(query.ledger, notes.append))
-    sys.stderr.writelines(f"summarize.py: {note}\n" for note in notes)
+    rows = reading.read(query.ledger, lambda note: program.complain(f"summarize.py: {note}"))
     own = pages.by_machine(query.machine, rows).get(query.machine, [])
     _check_names(query, [ledger.trial(row) for row in own if row.kind == "trial"])
     gathered = gather.gather(query.machine, own, query.wants)
@@ -97,7 +96,7 @@ def _label(query: Query) -> str:
 
     here = machine.describe()
     unwritten = here.label if here.id == query.machine else query.machine
-    return str(pages.about(checkout_root() / "hardware" / query.machine).get("label") or unwritten)
+    return pages.about(checkout_root() / "hardware" / query.machine).label or unwritten
 
 
 # ---- pages ----
@@ -139,16 +138,14 @@ def _query(args: argparse.Namespace, root: Path) -> Query:
 
 def _source(args: argparse.Namespace, hardware: Path) -> tuple[str, Path]:
     """The machine and the ledger that are meant: --results, --machine, else this machine's own."""
-    from benchmarks.lab import ledger, machine  # noqa: PLC0415
-    from benchmarks.lab.report import pages  # noqa: PLC0415
+    from benchmarks.lab import machine  # noqa: PLC0415
+    from benchmarks.lab.report import pages, reading  # noqa: PLC0415
 
     if args.results is not None:
-        if not args.results.is_file():
-            raise UsageError(f"--results: there is no file {args.results}; name a ledger such as trials.jsonl")
-        names = list(dict.fromkeys(row.machine for row in ledger.read(args.results) if row.kind == "trial"))
+        names = list(dict.fromkeys(row.machine for row in reading.read(args.results) if row.kind == "trial"))
         return _one_of(args.machine, names, args.results), args.results
     known = {path.parent.name for path in hardware.glob(f"*/{pages.TRIALS}")}
-    labels = {str(pages.about(hardware / name).get("label")): name for name in known}
+    labels = {pages.about(hardware / name).label or name: name for name in known}
     wanted = labels.get(args.machine, args.machine) or machine.describe().id
     if wanted not in known:
         if args.machine is None:
@@ -167,16 +164,26 @@ def _one_of(wanted: str | None, names: Sequence[str], path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = flags.Parser(
         prog="summarize.py",
         description="Show what the recorded trials say, per task and cell: rates with intervals, times, causes.",
-        epilog="What each figure means: docs/methodology.md",
+        epilog="What each figure means: docs/methodology.md. Exit codes: 0 done, 1 pages differ (--check), 2 a flag or "
+        f"file is wrong, {program.CODES}.",
     )
-    parser.add_argument("--results", metavar="PATH", type=Path, help="a ledger; default: this machine's trials.jsonl")
-    parser.add_argument("--machine", metavar="ID", help="a folder below hardware/, or its label; default: this machine")
+    parser.add_argument(
+        "--results", metavar="PATH", type=flags.ledger_to_read, help="a ledger; default: this machine's trials.jsonl"
+    )
+    parser.add_argument(
+        "--machine", metavar="ID", type=flags.text, help="a folder below hardware/, or its label; default: this machine"
+    )
     for name, what in (("task", "task id"), ("client", "client"), ("backend", "backend")):
         parser.add_argument(
-            f"--{name}", metavar="NAME", action="append", default=[], help=f"only this {what}; repeat for more"
+            f"--{name}",
+            metavar="NAME",
+            action="append",
+            default=[],
+            type=flags.text,
+            help=f"only this {what}; repeat for more",
         )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="every figure, unrounded, null where it is not known")
@@ -187,4 +194,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program.leave("summarize.py", main)

@@ -4,7 +4,9 @@ LabError             exit 3 one clear sentence, shown without a traceback
 ├── UsageError       exit 2 a flag, file or field the person wrote is wrong; the message names it and the fix
 ├── Refused          exit 3 the program will not measure as things stand (lock held, no sandbox, code moved)
 ├── DiskFull         exit 3 no room for a write (fsio, which leaves what was there as it was)
-└── CommandFailed    exit 3 git, uv or another tool ended with an error (checkout)
+├── CommandFailed    exit 3 git, uv or another tool ended with an error (checkout)
+└── OutputLost       exit 3 standard output cannot be written (program)
+    └── Unread     exit 141 nobody reads it any more: no sentence
 
 Foreign errors (httpx, OSError, msgspec, subprocess) are translated at the border of the room that meets them. Three
 more exceptions are signals inside the library and never reach a person: Unreadable (checkout), HttpError and

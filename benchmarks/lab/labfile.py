@@ -8,7 +8,6 @@ It does not know which engines and clients exist (their tables do), and reads no
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import types
@@ -33,6 +32,7 @@ VARIABLE: Final = "LAB_FILE"
 TIERS: Final = (1, 2, 3, 4)
 REWRITES: Final[tuple[str, ...]] = get_args(RewriteName)
 SAMPLER_NAMES: Final[tuple[str, ...]] = get_args(SamplerName)
+MOST_DAYS: Final = 36_500  # a century: more seconds than that no clock here can count back
 
 # Merged as a whole: half a sampler from one file and half from another is nobody's choice.
 _WHOLE: Final = frozenset({"sampler", "options"})
@@ -228,8 +228,8 @@ def _budgets(at: At | None) -> tuple[Budgets, dict[int, Budgets]]:
 def _days(at: At | None) -> int:
     if at is None:
         return 30
-    if type(at.value) is not int or at.value < 0:
-        raise UsageError(f"{at.where}: `evidence_days` must be a whole number of days, 0 or more")
+    if type(at.value) is not int or not 0 <= at.value <= MOST_DAYS:
+        raise UsageError(f"{at.where}: `evidence_days` must be a whole number of days, 0 to {MOST_DAYS}")
     return at.value
 
 
@@ -276,7 +276,7 @@ def _record(at: At | None, record: type[R], what: str, **fixed: Any) -> R:
         except msgspec.ValidationError:
             got = _hint(hints[name], value) or f", not {_kind(entry.value)}"
             raise UsageError(f"{entry.where}: `{name}` of {what} must be {wanted(hints[name])}{got}") from None
-        if isinstance(value, int | float) and not isinstance(value, bool) and not (value > 0 and math.isfinite(value)):
+        if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
             raise UsageError(f"{entry.where}: `{name}` of {what} must be greater than 0")
     return msgspec.convert({**{name: plain(entry) for name, entry in entries.items()}, **fixed}, record)
 

@@ -109,14 +109,25 @@ def _open(path: Path) -> int:
             descriptor = os.open(path, flags)
         except FileNotFoundError:
             descriptor = _create(path, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Refused(f"{path} is a link; the lock follows none: remove it") from None
-        raise Refused(f"{path}, the lock of this machine, cannot be opened: {error.strerror}; remove it") from None
+    except (OSError, ValueError) as error:
+        raise _no_lock(path, _why_closed(error)) from None
     if (wrong := _unfit(os.fstat(descriptor))) is not None:
         os.close(descriptor)
-        raise Refused(f"{path} is {wrong}, not the lock of this machine: remove it")
+        raise _no_lock(path, f"is {wrong}")
     return descriptor
+
+
+def _no_lock(path: Path, why: str) -> Refused:
+    """What stands in the lock's place cannot be the lock. What a person named is not to be removed, but named anew."""
+    if os.environ.get(VARIABLE) == str(path):
+        return Refused(f"the variable {VARIABLE} names {str(path)!r}, which {why}; name another file, or unset it")
+    return Refused(f"{path} {why}, so it is not the lock of this machine: remove it")
+
+
+def _why_closed(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "is a link, and the lock follows none"
+    return f"cannot be opened ({error.strerror if isinstance(error, OSError) else error})"
 
 
 def _create(path: Path, flags: int) -> int:

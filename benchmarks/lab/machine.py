@@ -20,7 +20,7 @@ from typing import Any, Final
 import psutil
 import yaml
 
-from benchmarks.lab import fsio, proc
+from benchmarks.lab import fsio, proc, yamlfile
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.model import Record
 from benchmarks.lab.paths import checkout_root
@@ -244,9 +244,16 @@ def record(machine: Machine, hardware: Path | None = None) -> Path:
         allow_unicode=True,
     )
     if _read(path) != text.strip():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         fsio.write_atomic(path, text)
     return path
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{folder} cannot be made a folder: {error.strerror}; move away what is in its place") from None
 
 
 _HEADING: Final = (
@@ -255,13 +262,12 @@ _HEADING: Final = (
 
 
 def _label_of(path: Path) -> str | None:
-    text = _read(path)
-    if text is None:
+    if not path.exists():
         return None
-    try:
-        label = (yaml.safe_load(text) or {}).get("label")
-    except (yaml.YAMLError, AttributeError):
-        raise UsageError(f"{path} is not YAML with `id:` and `label:`; mend or delete it") from None
+    found = yamlfile.plain(yamlfile.read(path))
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is not YAML with `id:` and `label:`; mend or delete it")
+    label = found.get("label")
     if label is not None and not (isinstance(label, str) and LABEL.fullmatch(label)):
         raise UsageError(f"{path}: `label` must be up to 32 letters, digits, dots, dashes, without spaces")
     return label

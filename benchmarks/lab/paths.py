@@ -6,9 +6,12 @@ It makes the folders it names and nothing in them. The machine's lock lies elsew
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import platformdirs
+
+from benchmarks.lab.errors import UsageError
 
 APP = "local-lab"
 EVIDENCE = "evidence"  # the folder of the state that holds every machine's
@@ -41,6 +44,29 @@ def checkout_root() -> Path:
 
 
 def _folder(variable: str, default: Path) -> Path:
-    chosen = Path(os.environ.get(variable) or default).expanduser().resolve()
-    chosen.mkdir(parents=True, exist_ok=True)
-    return chosen
+    """The folder that the variable names, or the default; UsageError if it cannot be ours to write into."""
+    named = os.environ.get(variable)
+    try:
+        chosen = Path(named or default).expanduser().resolve()
+        str(chosen).encode()
+        chosen.mkdir(parents=True, exist_ok=True)
+        why = _unfit(chosen)
+    except (FileExistsError, NotADirectoryError):
+        why = "it is no folder, or lies in none"
+    except UnicodeEncodeError:
+        why = "its name is no UTF-8 text"
+    except (OSError, ValueError, RuntimeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+    if why is None:
+        return chosen
+    if named:
+        raise UsageError(f"the variable {variable} names {named!r}, which cannot be used: {why}; name another folder")
+    raise UsageError(f"{default} cannot be used: {why}; name another folder in the variable {variable}")
+
+
+def _unfit(folder: Path) -> str | None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "you may not write there"
+    if folder.parent == folder or folder.stat().st_mode & stat.S_ISVTX:
+        return "it belongs to all users of this machine, and programs here close their folders"  # see `state_dir`
+    return None

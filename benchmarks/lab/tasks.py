@@ -6,7 +6,6 @@ sentence with file and field. Whether symbols exist and tests flip is found late
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -165,6 +164,6 @@ def _read_measured(file: Path) -> dict[str, Measured]:
     if not file.is_file():
         return {}
     try:
-        return msgspec.convert(json.loads(file.read_text(encoding="utf-8")), dict[str, Measured])
-    except (ValueError, msgspec.ValidationError) as failure:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Measured])
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as failure:
         raise UsageError(f"{file}: {failure}; write it anew with scripts/admit.py") from failure

@@ -15,6 +15,7 @@ from benchmarks.lab.errors import UsageError
 from benchmarks.lab.model import Record
 
 DEEPEST: Final = 20
+LARGEST: Final = 1 << 53  # whole numbers up to here are the same everywhere that JSON is read
 
 
 class At(Record, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ def read(path: Path) -> At:
     """What stands in a file, an empty mapping if nothing does. UsageError names the first line that is wrong."""
     try:
         node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise UsageError(f"{path}: this is nested too deeply; {_DEPTH}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -38,6 +41,9 @@ def read(path: Path) -> At:
     except yaml.YAMLError:
         raise UsageError(f"{path} is no YAML text; it holds characters that YAML does not allow") from None
     return At(value={}, where=f"{path}:1") if node is None else _located(node, path, 0)
+
+
+_DEPTH: Final = f"no file here has use for more than {DEEPEST} levels"
 
 
 def plain(at: At) -> Any:
@@ -52,15 +58,18 @@ def plain(at: At) -> Any:
 def _located(node: yaml.Node, path: Path, depth: int) -> At:
     where = f"{path}:{node.start_mark.line + 1}"
     if depth > DEEPEST:
-        raise UsageError(f"{where}: this is nested too deeply; no file here has use for more than {DEEPEST} levels")
+        raise UsageError(f"{where}: this is nested too deeply; {_DEPTH}")
     if isinstance(node, yaml.MappingNode):
         return At(value=_entries(node, path, depth), where=where)
     if isinstance(node, yaml.SequenceNode):
         return At(value=[_located(item, path, depth + 1) for item in node.value], where=where)
     try:
-        return At(value=yaml.SafeLoader("").construct_object(node), where=where)
+        value = yaml.SafeLoader("").construct_object(node)
     except (yaml.YAMLError, ValueError):
         raise UsageError(f"{where}: this value is not understood; put it in quotes if it is text") from None
+    if isinstance(value, int | float) and not (abs(value) <= LARGEST):  # so is what is no number (.nan)
+        raise UsageError(f"{where}: a number here must be finite and below 2^53")
+    return At(value=value, where=where)
 
 
 def _entries(node: yaml.MappingNode, path: Path, depth: int) -> dict[str, At]:

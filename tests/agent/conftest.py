@@ -37,11 +37,11 @@ class Desk:
         own = {"LOCAL_LAB_STATE": str(self.folder / "state"), "LOCAL_LAB_LOCK": str(self.folder / "lock")}
         return {**os.environ, **own, "COLUMNS": "120"}
 
-    def start(self, *flags: str, program: str = "run.py") -> subprocess.Popen[str]:
+    def start(self, *flags: str, program: str = "run.py", stderr: int = subprocess.STDOUT) -> subprocess.Popen[str]:
         argv = [sys.executable, str(ROOT / "benchmarks" / "agent" / program), *flags]
         return subprocess.Popen(
             argv, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
 
     def run(self, *flags: str, program: str = "run.py", timeout: float = 1700.0) -> tuple[int, str]:

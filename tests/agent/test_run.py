@@ -8,11 +8,17 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.agent import planning, run
+from benchmarks.lab import ledger, machine
+from benchmarks.lab.batch import Outcome
+from benchmarks.lab.report import pages
 from benchmarks.lab.session import SAME_REQUEST_SECONDS
+from tests.agent.conftest import QUICK_TASK
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Desk
@@ -104,12 +110,22 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
         (("--trials", "999999999"), "one batch has at most 100000"),
         (("--require-harness-head", ""), "--require-harness-head '' is no commit"),
         (("--stall-seconds", "soon"), "is no number of seconds above 0"),
+        (("--backend", ""), "--backend: it is empty; give a value, or leave the flag out"),
+        (("--task", ""), "--task: it is empty"),
+        (("--tag", " "), "--tag: it is empty"),
+        (("--client", ""), "--client: it is empty"),
+        (("--results", ""), "--results: it is empty"),
+        (("--results", "/tmp"), "--results: '/tmp' is a folder; name a file in it"),
+        (("--results", "/dev/null"), "--results: '/dev/null' is no plain file"),
+        (("--results", "/dev/null/x.jsonl"), "--results: '/dev/null/x.jsonl' cannot be made, since /dev/null is no"),
+        (("--results", "/tmp/\udcff.jsonl"), "--results: '/tmp/\\udcff.jsonl' is no UTF-8 text"),
     ],
 )
 def test_mistakes_are_one_sentence_with_code_2(desk: Desk, flags: tuple[str, ...], sentence: str) -> None:
     code, output = desk.run("--results", str(desk.results), *flags)
     assert code == 2
     assert sentence in output
+    assert output.count("\n") == 1
     assert "Traceback" not in output
     assert not desk.results.exists()
 
@@ -256,6 +272,45 @@ def test_ctrl_c_once_finishes_the_trial_and_stops(desk: Desk) -> None:
     assert len(desk.rows("batch_start")) == len(desk.rows("batch_end")) == 1
 
 
+def test_a_terminal_that_is_closed_ends_the_trial_at_once_and_its_row_is_void(desk: Desk) -> None:
+    run = stalling(desk, "--stall-seconds", "600")
+    run.send_signal(signal.SIGHUP)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, output
+    (row,) = desk.trials()
+    assert (row.verdict, row.reason) == ("void", "interrupted")
+    assert not desk.rows("batch_end")
+    assert not desk.processes()
+    assert list((desk.folder / "state" / "work").iterdir()) == []
+
+
+def test_a_reader_that_goes_away_during_a_trial_lets_it_end_with_its_row(desk: Desk) -> None:
+    run = desk.start("--results", str(desk.results), "--backend", "scripted:slow_prefill", "--client", "stub",
+                     "--task", QUICK_TASK, "--trials", "2", "--skip-smoke", stderr=subprocess.PIPE)  # fmt: skip
+    wait_for(lambda: started(desk))
+    assert run.stdout is not None
+    run.stdout.close()
+    assert run.stderr is not None
+    error = run.stderr.read()
+    assert run.wait(60) == 141, error
+    assert error == "run.py: nobody reads the output any more; stopping when this trial has ended\n"
+    assert [row.verdict for row in desk.trials()] == ["passed"]
+    assert not desk.rows("batch_end")
+    assert not desk.processes()
+
+
+def test_a_reader_that_goes_away_before_the_first_trial_ends_the_program(desk: Desk) -> None:
+    run = desk.start("--results", str(desk.results), *SCRIPTED, "--client", "stub", "--task", QUICK_TASK,
+                     "--skip-smoke", stderr=subprocess.PIPE)  # fmt: skip
+    assert run.stdout is not None
+    run.stdout.close()
+    assert run.stderr is not None
+    error = run.stderr.read()
+    assert (run.wait(60), error) == (141, "run.py: nobody reads the output any more; stopping\n")
+    assert not desk.rows("trial")
+    assert list((desk.folder / "state" / "work").iterdir()) == []
+
+
 def test_private_words_stay_out_of_the_ledger(done: tuple[Desk, str]) -> None:
     desk, _ = done
     assert "final_message" not in json.loads(desk.results.read_text().splitlines()[-2])["client_report"]
@@ -264,3 +319,21 @@ def test_private_words_stay_out_of_the_ledger(done: tuple[Desk, str]) -> None:
 def test_no_work_folder_is_left(done: tuple[Desk, str]) -> None:
     desk, _ = done
     assert list(Path(desk.folder / "state" / "work").iterdir()) == []
+
+
+def test_the_default_ledger_by_a_relative_path_makes_the_pages_anew_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = machine.describe()
+    own = tmp_path / "hardware" / here.id / "trials.jsonl"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    monkeypatch.setattr("benchmarks.lab.paths.checkout_root", lambda: tmp_path)
+    monkeypatch.setattr(planning, "closing_words", lambda bench, outcome: ())
+    monkeypatch.setattr(planning, "prefix", lambda bench: "[x]")
+    monkeypatch.setattr(machine, "record", lambda found: None)
+    monkeypatch.chdir(tmp_path)
+    book = ledger.Ledger(Path("hardware") / here.id / "trials.jsonl")
+    outcome = Outcome(batch="b", done=0, void=0, given_up=0, interrupted=False, left_out={})
+    assert run._report(SimpleNamespace(book=book, machine=here), outcome) == 0  # type: ignore[arg-type]
+    assert f"wrote {own.with_name(pages.RESULTS)}" in capsys.readouterr().out

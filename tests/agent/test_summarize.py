@@ -187,6 +187,35 @@ def test_pages_are_written_once_and_drift_is_seen(root: Path, capsys: pytest.Cap
     assert f"hardware/{HERE}/RESULTS.md" in capsys.readouterr().out
 
 
+def test_a_page_that_is_no_text_or_a_folder_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert summarize.main(["--write"]) == 0
+    page = root / "hardware" / HERE / "RESULTS.md"
+    page.write_bytes(b"\xff")
+    assert summarize.main(["--check"]) == 1
+    assert summarize.main(["--write"]) == 0
+    page.unlink()
+    page.mkdir()
+    assert summarize.main(["--check"]) == 1
+    capsys.readouterr()
+    assert summarize.main(["--write"]) == 3
+    assert capsys.readouterr().err == f"summarize.py: Cannot write {page}: Is a directory.\n"
+
+
+@pytest.mark.parametrize("flag", ["--results", "--machine", "--task", "--client", "--backend"])
+def test_a_flag_without_a_value_is_refused(root: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert root.is_dir()
+    assert summarize.main([flag, "", "--write"]) == 2
+    assert f"summarize.py: {flag}: it is empty" in capsys.readouterr().err
+
+
+def test_a_machine_of_another_world_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows("p")
+    found[-1] = msgspec.structs.replace(found[-1], machine="\0")
+    path = write(tmp_path / "trials.jsonl", found)
+    assert summarize.main(["--results", str(path)]) == 3
+    assert f"{path}:2: row row001: its `machine`" in capsys.readouterr().err
+
+
 def test_pages_take_no_selection(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert summarize.main(["--write", "--results", str(book)]) == 2
     assert "--results: --write and --check take all ledgers" in capsys.readouterr().err

@@ -227,7 +227,9 @@ def test_a_mistake_in_an_entry_names_its_line_and_the_fix(read: Reader, line: st
         ("defaults:\n  backends: [embeded]", 2, 'names an entry that is not there (did you mean "embedded"?)'),
         ("budgets:\n  wall_seconds: 3", 2, "`wall_seconds` is no setting of budgets; known: default, tiers"),
         ("budgets:\n  tiers:\n    5: {turns: 3}", 3, "`5` is no setting of budgets.tiers"),
-        ("budgets:\n  default:\n    wall_seconds: .inf", 3, "must be greater than 0"),
+        ("budgets:\n  default:\n    wall_seconds: .inf", 3, "must be finite"),
+        ("budgets:\n  default:\n    turns: 1" + "0" * 400, 3, "must be finite"),
+        ("evidence_days: 40000", 1, "must be a whole number of days, 0 to 36500"),
         ("budgets:\n  tiers:\n    2:\n      wall_secnds: 3", 4, '(did you mean "wall_seconds"?)'),
         ("evidence_days: -1", 1, "`evidence_days` must be a whole number of days"),
         ("evidence_days: 30\nevidence_days: 40", 2, "`evidence_days` stands here twice, first on line 1"),
@@ -340,3 +342,15 @@ def test_every_setting_is_documented_with_its_type() -> None:
     assert docs["defaults"] == settings(Defaults)
     assert docs["budgets"] == settings(Budgets)
     assert set(docs["Sections"]) == set(labfile.SECTIONS)
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf", "1" + "0" * 400, "[1, {deep: .nan}]"])
+@pytest.mark.parametrize("group", ["sampler: {temperature: %s}", "options: {anything: %s}"])
+def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(read: Reader, group: str, value: str) -> None:
+    text = "backends:\n  mine:\n    engine: openai\n    " + group % value
+    assert "a number here must be finite and below 2^53" in read.mistake(text, 4)
+
+
+def test_a_lab_file_nested_beyond_reason_is_one_sentence(read: Reader) -> None:
+    with pytest.raises(UsageError, match="is nested too deeply"):
+        read("backends: " + "[" * 3000)

@@ -147,6 +147,17 @@ def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None
     assert precious.read_text(encoding="utf-8") == "keep"
 
 
+@pytest.mark.parametrize("named", ["/tmp", "/dev/null", "/no/such/folder/lock"])
+def test_a_place_that_a_person_named_is_named_with_its_variable(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lock.VARIABLE, named)
+    with (
+        pytest.raises(Refused, match=f"the variable LOCAL_LAB_LOCK names '{named}', which .*; name another file") as it,
+        lock.machine_lock("agent/run.py", print),
+    ):
+        pass
+    assert "remove" not in str(it.value)
+
+
 def test_a_second_name_of_a_file_is_not_overwritten(path: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep", encoding="utf-8")

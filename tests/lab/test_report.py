@@ -39,6 +39,10 @@ STAMP: dict[str, Any] = {
 }
 
 
+NUMBERS = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
+JUDGED = {**NUMBERS, "green": True, "ended_by": "suite", "forged": False}
+
+
 class Book:
     """Rows in the order they were written, a minute apart."""
 
@@ -101,6 +105,10 @@ class Book:
             for _ in range(number):
                 self.trial(verdict, **body)
 
+    def dated(self, at: str) -> None:
+        """Give the last row another time."""
+        self.rows[-1] = msgspec.structs.replace(self.rows[-1], at=at)
+
     def evidence(self) -> gather.Gathered:
         return gather.gather(MACHINE, self.rows)
 
@@ -108,7 +116,7 @@ class Book:
         return blocks.markdown(tables.machine_blocks(self.evidence()))
 
     def page(self) -> str:
-        return pages.machine_page({"label": "box"}, MACHINE, self.rows)
+        return pages.machine_page(pages.About(label="box"), MACHINE, self.rows)
 
 
 @pytest.fixture
@@ -267,7 +275,7 @@ def test_case_30_rows_of_two_client_versions_stand_apart_and_the_key_is_named(bo
     assert [(s.latest, [len(c.trials) for c in s.columns]) for s in sections] == [(True, [2]), (False, [2])]
     assert [e.k for s in sections for e in figures.figures(s).entries] == [0, 2]
     text = book.text()
-    assert "Earlier series: measured cells" in text
+    assert "Other series: measured cells" in text
     assert re.search(r"\| A and B: local × opencode \| client_version \| 1\.1 \| 1\.0 \|", text)
 
 
@@ -296,7 +304,7 @@ def test_a_task_with_another_definition_is_another_task(book: Book) -> None:
     assert [(e.variant, e.k, e.n) for e in entries] == [("1", 3, 3), ("2", 0, 3)]
     text = book.text()
     assert "definition 2" in text
-    assert "boltons-slugify has 2 definitions, not pooled: they differ in task_digest." in text
+    assert "boltons-slugify of boltons has 2 definitions, not pooled: they differ in task_digest." in text
 
 
 def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Book) -> None:
@@ -334,6 +342,79 @@ def test_a_retraction_taken_back_counts_again(book: Book) -> None:
     assert [trial.id for trial in only_section(book).trials] == [wrong.id]
 
 
+OLD, NEW = {"client_version": "1.0"}, {"client_version": "1.1"}
+
+
+def standing(book: Book) -> list[tuple[str, bool, str]]:
+    """Kind of section, whether it is the latest, and client version of every column."""
+    return [(s.kind, s.latest, str(c.values["client_version"])) for s in book.evidence().sections for c in s.columns]
+
+
+def test_the_newest_series_is_found_by_instant_not_by_text(book: Book) -> None:
+    book.trial(stamped=OLD)
+    book.dated("2026-11-01T02:50:00.000+02:00")  # 00:50 in UTC
+    book.trial(stamped=NEW)
+    book.dated("2026-11-01T02:10:00.000+01:00")  # 01:10 in UTC
+    assert standing(book) == [("measured", True, "1.1"), ("measured", False, "1.0")]
+
+
+def test_a_newer_series_of_void_trials_does_not_push_the_counted_one_out_of_the_comparisons(book: Book) -> None:
+    book.trials(9, backend="other")
+    book.trials(0, 9, stamped=OLD)
+    book.trials(0, 0, 1, stamped=NEW)
+    assert ("measured", True, "1.0") in standing(book)
+    assert ("measured", False, "1.1") in standing(book)
+    assert "B passes more often" in book.text()
+
+
+def test_where_nothing_counts_the_newest_void_series_is_the_latest(book: Book) -> None:
+    book.trials(0, 0, 1, stamped=OLD)
+    book.trials(0, 0, 1, stamped=NEW)
+    assert standing(book) == [("measured", True, "1.1"), ("measured", False, "1.0")]
+
+
+def test_a_later_demo_row_of_the_same_name_leaves_the_measured_cell_where_it_is(book: Book) -> None:
+    book.trials(2)
+    book.trials(1, purpose="demo")
+    assert [(kind, latest) for kind, latest, _ in standing(book)] == [("measured", True), ("unranked", True)]
+
+
+def test_cells_measured_beside_other_work_stand_apart_and_are_not_compared(book: Book) -> None:
+    book.trials(9, backend="a")
+    book.trials(0, 9, backend="b", locked=False)
+    book.trials(9, backend="c", locked=False)
+    book.trials(1, backend="a", locked=False)
+    sections = book.evidence().sections
+    assert [(s.locked, s.latest, [c.backend for c in s.columns]) for s in sections] == [
+        (True, True, ["a"]),
+        (False, True, ["a", "b", "c"]),
+    ]
+    text = book.text()
+    assert "## Measured cells, beside other work (--no-lock)" in text
+    assert "without the lock of the machine" in text
+    assert "adjusted p" not in text
+
+
+def test_the_same_task_id_in_two_targets_is_two_tasks(book: Book) -> None:
+    for target, failed in (("boltons", 0), ("toolz", 4)):
+        for backend in ("a", "b"):
+            book.trials(4 - failed, failed, task="merge", target=target, backend=backend)
+            book.add(
+                "control",
+                {"task": "merge", "target": target, "suite": "core-1", "control": "gold", "isolation": "bwrap"}
+                | {"judge": JUDGED, "evidence": "controls/one"}
+                | {"as_expected": not failed, "admissible": not failed, "why": "it flips" if failed else None},
+            )
+    text = book.text()
+    assert re.search(r"\| merge<br>boltons \| 4/4 .*\| 4/4 ", text)
+    assert re.search(r"\| merge<br>toolz \| 0/4 .*\| 0/4 ", text)
+    assert "(2 tasks of suite core-1" in text
+    (pair,) = figures.figures(only_section(book)).comparisons
+    assert (pair.tasks, pair.k_a, pair.n_a) == (2, 4, 8)
+    assert "| merge<br>boltons | 2/2 | 0/0 | yes |" in text
+    assert "| merge<br>toolz | 0/2 | 0/0 | no: it flips |" in text
+
+
 def test_rows_without_a_stamp_are_said_to_be_of_unknown_making(book: Book) -> None:
     lost = book.trial()
     book.rows = [row for row in book.rows if row.kind != "stamp"]
@@ -362,8 +443,6 @@ def test_causes_are_counted_by_who_answers(book: Book) -> None:
 
 def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
     book.trial()
-    numbers = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
-    judged = {**numbers, "green": True, "ended_by": "suite", "forged": False}
     for control, good in (("gold", True), ("gold", True), ("excised", True)):
         book.add(
             "control",
@@ -374,12 +453,12 @@ def test_controls_show_how_often_they_ended_as_they_must(book: Book) -> None:
                 "control": control,
                 "as_expected": good,
                 "admissible": True,
-                "judge": judged,
+                "judge": JUDGED,
                 "isolation": "bwrap",
                 "evidence": "controls/one",
             },
         )
-    assert "| boltons-slugify | 2/2 | 1/1 | yes |" in book.text()
+    assert "| boltons-slugify<br>boltons | 2/2 | 1/1 | yes |" in book.text()
 
 
 def test_uncommitted_code_is_said(book: Book) -> None:
@@ -505,6 +584,100 @@ def test_case_17_a_broken_line_names_file_and_line(book: Book, tmp_path: Path) -
     path.write_bytes(b'{"v":1,"kind":\n' + path.read_bytes())
     with pytest.raises(LabError, match=r"trials\.jsonl:1:"):
         pages.results_files(tmp_path)
+
+
+GOOD_SHARES = shares(30.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("trial", {"wall_seconds": -5.0}, "`wall_seconds` is -5.0, which cannot be"),
+        ("trial", {"shares": {**GOOD_SHARES, "prefill": -1.0}}, "`shares.prefill` is -1.0"),
+        ("trial", {"shares": {**GOOD_SHARES, "prefill": 99.0}}, "`shares` add up to 117.0 s of a wall time of 30.0 s"),
+        ("trial", {"tokens": {"output": -3}}, "`tokens.output` is -3"),
+        ("control", {"task": "t"}, "is no control of this program's version"),
+        ("control", {"task": 5}, "is no control of this program's version"),
+        ("stamp", {"values": 5}, "is no stamp of this program's version"),
+        ("stamp", {"values": "x"}, "is no stamp of this program's version"),
+        ("stamp", {"values": []}, "is no stamp of this program's version"),
+        ("stamp", {"values": None}, "is no stamp of this program's version"),
+        ("stamp", {}, "is no stamp of this program's version"),
+        ("retraction", {"ids": 5, "count": 1, "reason": "x"}, "is no retraction of this program's version"),
+    ],
+    ids=str,
+)
+def test_case_17_a_line_that_no_report_can_use_names_file_and_line(
+    book: Book, tmp_path: Path, kind: str, body: dict[str, Any], words: str
+) -> None:
+    book.trial()
+    if kind == "trial":
+        book.trial(**body)
+    else:
+        book.add(kind, body, "ab" * 32)
+    written(tmp_path, MACHINE, book.rows)
+    with pytest.raises(LabError, match=r"trials\.jsonl:3: row row00002") as caught:
+        pages.results_files(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_an_impossible_row_that_is_retracted_stands_in_nobodys_way(book: Book, tmp_path: Path) -> None:
+    wrong = book.trial(wall_seconds=-5.0)
+    book.add("retraction", {"ids": [wrong.id], "count": 1, "reason": "a clock that went back"})
+    written(tmp_path, MACHINE, book.rows)
+    assert "a clock that went back" in pages.results_files(tmp_path)[tmp_path / "hardware" / MACHINE / pages.RESULTS]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"machine": "\0"}, "its `machine` '\\x00' is no id of a machine"),
+        ({"machine": "../up"}, "is no id of a machine"),
+        ({"at": "yesterday"}, "its time `at` 'yesterday' is no ISO 8601 time with an offset"),
+        ({"at": "2026-11-01T00:00:00"}, "is no ISO 8601 time with an offset"),
+    ],
+)
+def test_an_envelope_that_no_report_can_use_names_file_and_line(
+    book: Book, tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    book.trial()
+    book.rows[-1] = msgspec.structs.replace(book.rows[-1], **change)
+    written(tmp_path, MACHINE, book.rows)
+    with pytest.raises(LabError, match=r"trials\.jsonl:2: ") as caught:
+        pages.results_files(tmp_path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"label: box\nmemory_gib: abc\n", "`memory_gib`: Expected `float | null`, got `str`"),
+        (b"label: box\nmemory_gib: .nan\n", "machine.yaml:2: a number here must be finite"),
+        (b"cores: {a: b}\n", "`cores`: Expected `int | null`, got `object`"),
+        (b"label: [\n", "machine.yaml:2: this is no YAML"),
+        (b"label: \xff\n", "is not UTF-8 text"),
+        (b"- a\n- b\n", "must hold settings with their values"),
+        (b"a: " + b"[" * 3000, "is nested too deeply"),
+    ],
+    ids=[f"yaml-{number}" for number in range(7)],
+)
+def test_a_machine_yaml_that_cannot_be_understood_is_one_sentence(
+    book: Book, tmp_path: Path, content: bytes, words: str
+) -> None:
+    book.trial()
+    written(tmp_path, MACHINE, book.rows)
+    (tmp_path / "hardware" / MACHINE / "machine.yaml").write_bytes(content)
+    with pytest.raises(LabError, match=r"machine\.yaml") as caught:
+        pages.stale(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_a_page_that_is_no_text_or_no_file_is_stale(book: Book, tmp_path: Path) -> None:
+    book.trial()
+    written(tmp_path, MACHINE, book.rows)
+    (tmp_path / "RESULTS.md").write_bytes(b"\xff\xfe")
+    (tmp_path / "hardware" / MACHINE / "RESULTS.md").mkdir()
+    assert len(pages.stale(tmp_path)) == 2
 
 
 def test_the_series_named_on_a_page_is_the_one_a_selector_takes(book: Book) -> None:

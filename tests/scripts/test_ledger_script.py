@@ -95,6 +95,74 @@ def test_list_says_when_it_hides_rows(script: Run, path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines()[-1] == "5 rows, the newest 1 shown (--limit 0 for all)"
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--client", "codx"), '--client: no row has "codx" (did you mean "codex"?); there are claude, codex'),
+        (("--kind", "trail"), '--kind: no row has "trail" (did you mean "trial"?)'),
+        (("--engine", "vllm"), '--engine: no row has "vllm"; none has one'),
+        (("--batch", "b2"), '--batch: no row has "b2"'),
+        (("--limit", "-5"), "--limit: '-5' is no number of rows"),
+        (("--series", ""), "--series: it is empty"),
+    ],
+)
+def test_a_choice_that_can_mean_nothing_names_its_flag(
+    script: Run, path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str
+) -> None:
+    assert script("list", "--ledger", path, *flags) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"ledger.py: {words}")
+    assert error.count("\n") == 1
+
+
+def test_names_that_are_there_but_not_together_are_no_mistake(
+    script: Run, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script("list", "--ledger", path, "--client", "codex", "--kind", "smoke") == 0
+    assert capsys.readouterr().out == "0 rows\n"
+
+
+def test_a_file_named_twice_is_read_once(
+    script: Run, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link.jsonl").symlink_to(path)
+    around = path.parent / ".." / path.parent.name / path.name
+    files = ("--ledger", path, "--ledger", around, "--ledger", tmp_path / "link.jsonl")
+    assert script("list", *files) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "5 rows"
+    assert script("retract", *files, "--client", "codex", "--reason", "slip") == 0
+    assert [row.kind for row in ledger.read(path)].count("retraction") == 1
+
+
+@pytest.mark.parametrize("flags", [("--reason", ""), ("--id", ""), ("--series", ""), ("--document", "")])
+def test_a_retraction_by_or_for_nothing_is_refused(
+    script: Run, path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    before = path.read_bytes()
+    assert script("retract", "--ledger", path, "--client", "codex", "--reason", "slip", *flags) == 2
+    assert f"{flags[0]}: it is empty" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "stamp", "values": "x", "stamp": "ab"},
+        {"kind": "retraction", "ids": 5, "count": 1, "reason": "x"},
+        {"kind": "control"},
+    ],
+    ids=str,
+)
+def test_a_line_that_nothing_can_use_names_file_and_line(
+    script: Run, path: Path, capsys: pytest.CaptureFixture[str], line: dict[str, Any]
+) -> None:
+    whole = {"v": 1, "id": "zz", "at": "2026-11-01T00:00:00+00:00", "machine": "m", "batch": None, "stamp": None}
+    path.write_bytes(path.read_bytes() + json.dumps({**whole, **line}).encode() + b"\n")
+    for command in (("list",), ("show", "0"), ("retract", "--client", "codex", "--reason", "x")):
+        assert script(*command, "--ledger", path) == 3
+        assert capsys.readouterr().err.startswith(f"ledger.py: {path}:6: row zz is no {line['kind']}")
+
+
 def test_show_finds_a_row_by_the_beginning_of_its_id(
     script: Run, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +223,9 @@ def test_a_ledger_that_is_not_there_is_one_sentence(
     script: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert script("check", "--ledger", tmp_path / "none.jsonl") == 2
-    assert capsys.readouterr().err == f"ledger.py: --ledger {tmp_path / 'none.jsonl'} is no file\n"
+    assert capsys.readouterr().err == (
+        f"ledger.py: --ledger: '{tmp_path / 'none.jsonl'}' is no file; name a ledger such as trials.jsonl\n"
+    )
 
 
 def evidence(tmp_path: Path, batch: str, trial: str, age_days: float) -> Path:
@@ -185,6 +255,14 @@ def test_clean_deletes_old_evidence_and_nothing_else(script: Run, path: Path, tm
     assert path.read_bytes() == before
     assert script("clean", "--days", "10") == 0
     assert not young.exists()
+
+
+@pytest.mark.parametrize("days", ["9" * 400, "36501", "-1"])
+def test_days_that_no_clock_can_count_back_are_refused(
+    script: Run, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    assert script("clean", "--days", days) == 2
+    assert "is no number of days; give a whole number from 0 to 36500" in capsys.readouterr().err
 
 
 def test_clean_waits_for_no_running_measurement(

@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.lab import stats
 from benchmarks.lab.model import Record
-from benchmarks.lab.report.gather import Column, Section, TaskVariant, Trial
+from benchmarks.lab.report.gather import Column, Place, Section, TaskVariant, Trial
 from benchmarks.lab.stats import Interval, Spread
 
 SCREENING = 3  # trials per task, at most: a screening run
@@ -38,6 +38,11 @@ class Entry(Record, frozen=True, kw_only=True):
     wall_failed: Spread | None
     prefill_share: float | None  # of the wall time, over counted trials that know both
     prefill_is_least: bool  # some model time could not be split: the true share may be higher
+
+    @property
+    def place(self) -> Place:
+        """Which line of the tables it is in."""
+        return (self.target, self.task, self.variant)
 
 
 class TargetRate(Record, frozen=True, kw_only=True):
@@ -100,17 +105,16 @@ class Figures(Record, frozen=True, kw_only=True):
 
 
 def figures(section: Section) -> Figures:
-    """Compute one section. Comparisons only among measured, current columns."""
+    """Compute one section. Comparisons only among measured, locked, current columns."""
     entries = tuple(entry(column, task) for task in section.tasks for column in section.columns)
     targets = tuple(
         rate for column in section.columns for rate in _target_rates(column.letter, entries) if rate.n or rate.void
     )
-    comparable = section.kind == "measured" and section.latest
     return Figures(
         entries=entries,
         targets=targets,
         macro=tuple(_macro(column.letter, targets) for column in section.columns),
-        comparisons=_comparisons(section, entries) if comparable else (),
+        comparisons=_comparisons(section, entries) if section.ranked else (),
         failures=_tallies(section.columns, lambda t: [(t.row.cause, t.row.who)] if t.row.verdict == "failed" else []),
         voids=_tallies(section.columns, lambda t: [(t.row.reason, None)] if t.row.verdict == "void" else []),
         flags=_tallies(section.columns, lambda t: [(flag, None) for flag in t.row.flags]),
@@ -120,7 +124,7 @@ def figures(section: Section) -> Figures:
 
 def entry(column: Column, task: TaskVariant) -> Entry:
     """All trials of one task in one column."""
-    trials = [t for t in column.trials if (t.row.target, t.row.task, t.task_key) == (task.target, task.task, task.key)]
+    trials = [t for t in column.trials if (t.task, t.task_key) == ((task.target, task.task), task.key)]
     counted = [t for t in trials if t.counted]
     passed = [t for t in counted if t.row.verdict == "passed"]
     share, at_least = _prefill(counted)
@@ -196,8 +200,8 @@ def _comparisons(section: Section, entries: Sequence[Entry]) -> tuple[Comparison
 
 
 def _shared_tasks(a: str, b: str, entries: Sequence[Entry]) -> list[tuple[int, int, int, int]]:
-    of_b = {(e.task, e.variant): e for e in entries if e.column == b and e.n}
-    pairs = [(e, of_b.get((e.task, e.variant))) for e in entries if e.column == a and e.n]
+    of_b = {e.place: e for e in entries if e.column == b and e.n}
+    pairs = [(e, of_b.get(e.place)) for e in entries if e.column == a and e.n]
     return [(one.k, one.n, other.k, other.n) for one, other in pairs if other is not None]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import count, product
 from string import ascii_uppercase
 from typing import Any, Final, Literal
@@ -17,10 +18,12 @@ import msgspec
 from benchmarks.lab import ledger, series
 from benchmarks.lab.ledger import Effective, Row
 from benchmarks.lab.model import Purpose, Record
+from benchmarks.lab.report import reading
 from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
 
 # Stamp keys in which two cells may differ and still stand side by side: they are what a cell *is*. In every other
-# "cell" key of a series (isolation, measurement version, machine and its system) the cells of one section agree.
+# "cell" key of a series (isolation, measurement version, machine and its system) the cells of one section agree, and
+# in what their rows say of the lock: an unlocked trial ran beside other work, which nothing describes.
 CELL_OWN: Final = frozenset({
     "purpose", "engine", "engine_version", "engine_flags", "engine_host", "restart", "model", "model_digest",
     "quantization", "context", "sampler", "sampler_set_by", "max_tokens", "reasoning_effort", "rewrite", "slots",
@@ -29,6 +32,8 @@ CELL_OWN: Final = frozenset({
 SHARED: Final = tuple(name for name in series.CELL_KEYS if name not in CELL_OWN)
 
 Kind = Literal["measured", "unranked"]
+Task = tuple[str, str]  # target and id
+Place = tuple[str, str, str]  # target, id, variant: what one line of a table is about
 
 
 class Trial(Record, frozen=True, kw_only=True):
@@ -36,6 +41,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
     id: str
     at: str
+    moment: datetime  # `at` as an instant: machines that travel write several offsets
     machine: str
     row: TrialRow
     values: Mapping[str, Any]
@@ -47,6 +53,11 @@ class Trial(Record, frozen=True, kw_only=True):
         """Whether it is part of a rate: everything but void."""
         return self.row.verdict != "void"
 
+    @property
+    def task(self) -> Task:
+        """Target and task: two targets may have tasks of one name."""
+        return (self.row.target, self.row.task)
+
 
 class Column(Record, frozen=True, kw_only=True):
     """One cell in one series. `letter` names it within a page."""
@@ -56,7 +67,8 @@ class Column(Record, frozen=True, kw_only=True):
     client: str
     purpose: Purpose
     series: str
-    latest: bool  # False: the same cell has a newer series in the same kind of section
+    locked: bool
+    latest: bool  # of the cell's series in this kind of section the newest with a counted trial
     trials: tuple[Trial, ...]
 
     @property
@@ -78,12 +90,18 @@ class TaskVariant(Record, frozen=True, kw_only=True):
     variant: str  # "" when the task has one definition on this page
     key: tuple[str, ...]
 
+    @property
+    def place(self) -> Place:
+        """What its entries are found by."""
+        return (self.target, self.task, self.variant)
+
 
 class Section(Record, frozen=True, kw_only=True):
     """Cells that may stand side by side: they agree in all that is not their own."""
 
     kind: Kind
-    latest: bool  # False: every column in it has been replaced by a newer series
+    locked: bool  # False: measured beside other work
+    latest: bool  # False: for every cell in it another series stands above
     shared: Mapping[str, Any]
     columns: tuple[Column, ...]
     tasks: tuple[TaskVariant, ...]
@@ -92,6 +110,11 @@ class Section(Record, frozen=True, kw_only=True):
     def trials(self) -> tuple[Trial, ...]:
         """All trials of the section."""
         return tuple(trial for column in self.columns for trial in column.trials)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its cells may be compared in words."""
+        return self.kind == "measured" and self.locked and self.latest
 
 
 class Retracted(Record, frozen=True, kw_only=True):
@@ -114,16 +137,16 @@ class Gathered(Record, frozen=True, kw_only=True):
 
 
 def gather(machine: str, rows: Iterable[Row], keep: Callable[[TrialRow], bool] = lambda row: True) -> Gathered:
-    """Sort one machine's rows; `keep` filters trials. Kinds other than trials and controls are left aside."""
+    """Sort one machine's rows, as `reading` checked them; `keep` filters trials. Other kinds are left aside."""
     every = ledger.effective(rows)
     stamps = ledger.stamps(one.row for one in every)
     trials = [_trial(one.row, stamps) for one in every if one.counts and one.row.kind == "trial"]
     kept = [trial for trial in trials if keep(trial.row)]
-    tasks = {trial.row.task for trial in kept}
+    tasks = {trial.task for trial in kept}
     return Gathered(
         machine=machine,
         sections=_sections(kept),
-        controls=tuple(c for c in _controls(every) if c.task in tasks or len(kept) == len(trials)),
+        controls=tuple(c for c in _controls(every) if (c.target, c.task) in tasks or len(kept) == len(trials)),
         retracted=_retracted(every),
         duplicates=sum(one.duplicate_of is not None for one in every),
         unstamped=sum(not trial.values for trial in kept),
@@ -137,6 +160,7 @@ def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
     return Trial(
         id=row.id,
         at=row.at,
+        moment=reading.moment(row),
         machine=row.machine,
         row=ledger.trial(row),
         values=values,
@@ -146,15 +170,14 @@ def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
 
 
 def _controls(rows: Sequence[Effective]) -> list[ControlRow]:
-    return [msgspec.convert(one.row.body, ControlRow) for one in rows if one.counts and one.row.kind == "control"]
+    return [reading.typed(one.row, ControlRow) for one in rows if one.counts and one.row.kind == "control"]
 
 
 def _retracted(rows: Sequence[Effective]) -> tuple[Retracted, ...]:
     in_force = {one.retracted.id: one.retracted for one in rows if one.retracted is not None}
     hits = Counter(one.retracted.id for one in rows if one.retracted is not None and one.row.kind == "trial")
     return tuple(
-        Retracted(at=row.at, hit=hits[name], row=msgspec.convert(row.body, RetractionRow))
-        for name, row in in_force.items()
+        Retracted(at=row.at, hit=hits[name], row=reading.typed(row, RetractionRow)) for name, row in in_force.items()
     )
 
 
@@ -166,18 +189,26 @@ def _sections(trials: Sequence[Trial]) -> tuple[Section, ...]:
     places: dict[tuple[Any, ...], list[Column]] = {}
     for column in columns:
         setting = tuple(msgspec.json.encode(column.values.get(name), order="deterministic") for name in SHARED)
-        places.setdefault((column.latest, _kind(column), setting), []).append(column)
-    sections = [_section(kind, latest, members) for (latest, kind, _), members in places.items()]
-    newest = {id(section): max(trial.at for trial in section.trials) for section in sections}
-    # Newest first within: current measured cells, current demo and harness cells, then what newer series replaced.
+        places.setdefault((*_standing(column), setting), []).append(column)
+    sections = [_section(members) for members in places.values()]
+    newest = {id(section): max(trial.moment for trial in section.trials) for section in sections}
+    # Newest first within: current measured cells, those measured beside other work, current demo and harness cells,
+    # then the other series of these cells.
     sections.sort(key=lambda section: newest[id(section)], reverse=True)
-    sections.sort(key=lambda section: (not section.latest, section.kind != "measured"))
+    sections.sort(key=lambda section: (not section.latest, section.kind != "measured", not section.locked))
     return _lettered(sections)
 
 
-def _section(kind: Kind, latest: bool, columns: Sequence[Column]) -> Section:
+def _standing(column: Column) -> tuple[bool, Kind, bool]:
+    """What a section says of all its columns, beside the setting they share."""
+    return column.latest, _kind(column.purpose), column.locked
+
+
+def _section(columns: Sequence[Column]) -> Section:
+    latest, kind, locked = _standing(columns[0])
     return Section(
         kind=kind,
+        locked=locked,
         latest=latest,
         shared={name: columns[0].values.get(name) for name in SHARED},
         columns=tuple(columns),
@@ -186,25 +217,41 @@ def _section(kind: Kind, latest: bool, columns: Sequence[Column]) -> Section:
 
 
 def _columns(trials: Sequence[Trial]) -> list[Column]:
-    groups: dict[tuple[str, str, series.Key], list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: (trial.at, trial.id)):
-        groups.setdefault((trial.row.backend, trial.row.client, trial.cell_key), []).append(trial)
-    newest: dict[tuple[str, str], str] = {}
-    for (backend, client, _), members in groups.items():
-        newest[backend, client] = max(newest.get((backend, client), ""), members[-1].at)
+    """One column for each cell in each series."""
+    groups: dict[tuple[CellPlace, series.Key], list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.moment, trial.id)):
+        groups.setdefault((_cell_place(trial), trial.cell_key), []).append(trial)
+    newest: dict[CellPlace, list[Trial]] = {}
+    for (place, _), members in groups.items():
+        newest[place] = max(newest.get(place, members), members, key=_recency)
     columns = [
         Column(
             letter="",
-            backend=backend,
-            client=client,
+            backend=members[-1].row.backend,
+            client=members[-1].row.client,
             purpose=members[-1].row.purpose,
             series=series.series_id(found),
-            latest=members[-1].at == newest[backend, client],
+            locked=members[-1].row.locked,
+            latest=members is newest[place],
             trials=tuple(members),
         )
-        for (backend, client, found), members in groups.items()
+        for (place, found), members in groups.items()
     ]
-    return sorted(columns, key=lambda column: (column.backend, column.client, column.trials[0].at))
+    return sorted(columns, key=lambda column: (column.backend, column.client, column.trials[0].moment))
+
+
+CellPlace = tuple[str, str, Kind, bool]  # a cell in one kind of section: of its series there one is the latest
+
+
+def _cell_place(trial: Trial) -> CellPlace:
+    return trial.row.backend, trial.row.client, _kind(trial.row.purpose), trial.row.locked
+
+
+def _recency(trials: Sequence[Trial]) -> tuple[bool, datetime, str]:
+    """Of a cell's series the one with the largest is the latest; void trials decide only where nothing counts."""
+    counted = [trial for trial in trials if trial.counted]
+    last = (counted or trials)[-1]
+    return bool(counted), last.moment, last.id
 
 
 def _lettered(sections: Sequence[Section]) -> tuple[Section, ...]:
@@ -218,14 +265,14 @@ def _lettered(sections: Sequence[Section]) -> tuple[Section, ...]:
     )
 
 
-def _kind(column: Column) -> Kind:
-    return "measured" if column.purpose == "measure" else "unranked"
+def _kind(purpose: Purpose) -> Kind:
+    return "measured" if purpose == "measure" else "unranked"
 
 
 def _tasks(trials: Sequence[Trial]) -> tuple[TaskVariant, ...]:
-    seen: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.at):
-        keys = seen.setdefault((trial.row.target, trial.row.task), [])
+    seen: dict[Task, list[tuple[str, ...]]] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.moment, trial.id)):
+        keys = seen.setdefault(trial.task, [])
         if trial.task_key not in keys:
             keys.append(trial.task_key)
     return tuple(

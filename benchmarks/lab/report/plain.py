@@ -27,6 +27,7 @@ def plain(gathered: Gathered, computed: Sequence[Figures]) -> dict[str, Any]:
 def _section(section: Section, found: Figures) -> dict[str, Any]:
     return {
         "kind": section.kind,
+        "locked": section.locked,
         "latest": section.latest,
         "shared": dict(section.shared),
         "columns": [_column(column) for column in section.columns],
@@ -45,7 +46,7 @@ def _column(column: Column) -> dict[str, Any]:
         "latest": column.latest,
         "counted": len(counted),
         "void": len(column.trials) - len(counted),
-        "first": min(trial.at for trial in column.trials),
-        "last": max(trial.at for trial in column.trials),
+        "first": column.trials[0].at,
+        "last": column.trials[-1].at,
         "stamp": dict(column.values),
     }

@@ -53,13 +53,22 @@ def section_blocks(section: Section, found: Figures) -> list[Block]:
 
 def _title(section: Section) -> str:
     kind = "Measured cells" if section.kind == "measured" else "Demo and harness cells"
-    return kind if section.latest else f"Earlier series: {kind.lower()}"
+    beside = "" if section.locked else ", beside other work (--no-lock)"
+    return f"{kind}{beside}" if section.latest else f"Other series: {kind.lower()}{beside}"
 
 
 def _intro(section: Section, found: Figures) -> str:
     said = [WHO_SAYS[section.kind]]
+    if not section.locked:
+        said.append(
+            "These trials ran without the lock of the machine, beside work that nothing here describes: they share no "
+            "table with locked ones and are in no comparison."
+        )
     if not section.latest:
-        said.append("Newer series of the same cells stand above; rows are not pooled across series.")
+        said.append(
+            "The series of these cells that count stand above, for each cell the newest with a counted trial; rows are "
+            "not pooled across series."
+        )
     if found.screening:
         which = "All cells" if len(found.screening) == len(section.columns) else listing(found.screening, 26)
         said.append(
@@ -78,7 +87,7 @@ def _of(trials: Sequence[Trial]) -> str:
     """Tasks, n, dates, versions, head."""
     counted = sum(trial.counted for trial in trials)
     return ", ".join((
-        f"{count(len({t.row.task for t in trials}), 'task')} of {_suites(trials)}",
+        f"{count(len({t.task for t in trials}), 'task')} of {_suites(trials)}",
         f"n = {counted} counted, {len(trials) - counted} void",
         words.days(t.at for t in trials),
         *_versions(trials),
@@ -146,11 +155,11 @@ def _matrices(section: Section, found: Figures) -> list[Block]:
 
 
 def _matrix(section: Section, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
-    by_place = {(e.task, e.variant, e.column): e for e in entries}
+    by_place = {(e.place, e.column): e for e in entries}
     rows = tuple(
         (
             f"{task.task}\n{task.target}" + (f"\ndefinition {task.variant}" if task.variant else ""),
-            *(entry_text(by_place[task.task, task.variant, column.letter]) for column in columns),
+            *(entry_text(by_place[task.place, column.letter]) for column in columns),
         )
         for task in section.tasks
     )
@@ -170,12 +179,12 @@ def _matrix(section: Section, columns: Sequence[Column], entries: Sequence[Entry
 def _variants(section: Section) -> list[str]:
     """Which keys make several definitions of one task."""
     told = []
-    for name in sorted({task.task for task in section.tasks if task.variant}):
-        keys = [task.key for task in section.tasks if task.task == name]
+    for target, name in sorted({(task.target, task.task) for task in section.tasks if task.variant}):
+        keys = [task.key for task in section.tasks if (task.target, task.task) == (target, name)]
         differ = [
             key for key, values in zip(series.TASK_KEYS, zip(*keys, strict=True), strict=True) if len(set(values)) > 1
         ]
-        told.append(f"{name} has {len(keys)} definitions, not pooled: they differ in {listing(differ)}.")
+        told.append(f"{name} of {target} has {len(keys)} definitions, not pooled: they differ in {listing(differ)}.")
     return told
 
 
@@ -234,7 +243,7 @@ def _targets(section: Section, found: Figures) -> Table:
 
 def _unlike_tasks(section: Section, found: Figures) -> tuple[str, ...]:
     run = {
-        column.letter: {(e.task, e.variant) for e in found.entries if e.column == column.letter and e.n}
+        column.letter: {e.place for e in found.entries if e.column == column.letter and e.n}
         for column in section.columns
     }
     if len({frozenset(tasks) for tasks in run.values()}) <= 1:
@@ -366,12 +375,12 @@ def _controls(gathered: Gathered) -> list[Block]:
     if not gathered.controls:
         return []
     rows = []
-    for task in sorted({control.task for control in gathered.controls}):
-        mine = [control for control in gathered.controls if control.task == task]
+    for target, task in sorted({(control.target, control.task) for control in gathered.controls}):
+        mine = [control for control in gathered.controls if (control.target, control.task) == (target, task)]
         why = next((control.why for control in reversed(mine) if not control.admissible), None)
         by_kind = {kind: [c.as_expected for c in mine if c.control == kind] for kind in ("gold", "excised")}
         told = [f"{sum(by_kind[kind])}/{len(by_kind[kind])}" for kind in ("gold", "excised")]
-        rows.append((task, *told, "yes" if mine[-1].admissible else f"no: {words.known(why)}"))
+        rows.append((f"{task}\n{target}", *told, "yes" if mine[-1].admissible else f"no: {words.known(why)}"))
     return [
         Heading(level=2, text="Controls"),
         Table(
