@@ -98,7 +98,7 @@ def prefix(bench: batch.Bench) -> str:
     return stamp.prefix(bench.code, bench.machine.label)
 
 
-def rehearse(bench: batch.Bench) -> None:
+def dry_run(bench: batch.Bench) -> None:
     """Run the controls and say the plan with an estimate; no model is called and no row is written."""
     say = bench.watcher.say
     left_out: dict[str, str] = {}
@@ -114,8 +114,7 @@ def rehearse(bench: batch.Bench) -> None:
     say(f"tasks: {', '.join(assignments)}")
     say(f"rows would go to {bench.book.path}")
     say(_estimate(bench, tuple(assignments)))
-    if not assignments:
-        raise Refused("no task is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    batch.refuse_if_none("task", assignments, left_out)
 
 
 def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:

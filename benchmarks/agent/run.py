@@ -45,7 +45,7 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
         bench = planning.bench(options, PROGRAM, arguments, watcher, interrupts)
         watcher.prefix = planning.prefix(bench)
         if options.dry_run:
-            planning.rehearse(bench)
+            planning.dry_run(bench)
             return EXIT_DONE
         with lock.machine_lock(PROGRAM, watcher.say) if options.lock else nullcontext():
             outcome = batch.execute(bench)

@@ -40,7 +40,7 @@ from benchmarks.lab.model import (
     VoidReason,
 )
 from benchmarks.lab.sandbox import Box, Limits, Running, SandboxSpec, Stray, open_box
-from benchmarks.lab.servers import Served as Server
+from benchmarks.lab.servers import Served
 
 POLL_SECONDS = 0.05
 SLEEP_GAP_SECONDS = 5.0  # by which the clocks may disagree before the machine counts as having slept
@@ -56,7 +56,7 @@ class Rig:
 
     client: Client
     installation: Installation
-    server: Server
+    server: Served
     isolation: Isolation
 
     @property

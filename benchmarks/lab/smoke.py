@@ -85,6 +85,7 @@ def _rows(rig: session.Rig, seen: session.Session, nonce: Path, seconds: float) 
             check=name,
             party="client",
             client=rig.client.name,
+            client_version=rig.installation.version,
             outcome="ok" if ok else "failed",
             detail=detail,
             seconds=round(seconds, 3),

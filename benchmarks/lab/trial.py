@@ -77,9 +77,6 @@ class Attempt:
     position: int
 
 
-Turn = Attempt  # the name by which batch/trials.py still asks for it
-
-
 def run(
     rig: session.Rig,
     assignment: Assignment,

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -383,14 +384,6 @@ def test_a_selector_by_time_takes_the_start_and_leaves_the_end(book: Ledger, pat
     assert ledger.resolve(Selector(until=row.at), [row]) == ()
 
 
-def test_a_row_without_a_readable_time_stops_a_selector_by_time_only(book: Ledger, path: Path) -> None:
-    put(book)
-    row = msgspec.structs.replace(next(ledger.read(path)), at="soon")
-    assert ledger.resolve(Selector(client="codex"), [row]) == (row.id,)
-    with pytest.raises(UsageError, match=f"row {row.id}: its time `at` 'soon' is no ISO 8601 time"):
-        ledger.resolve(Selector(until="2026-01-01"), [row])
-
-
 def test_a_selector_by_series_takes_the_beginning_of_its_name(book: Ledger, path: Path) -> None:
     by = stamped_book(book)
     every = list(ledger.read(path))
@@ -569,6 +562,55 @@ def test_damage_is_found_line_by_line(book: Ledger, path: Path) -> None:
         "names rows that are not here: gone",
     ):
         assert words in problems
+
+
+ODD: tuple[Any, ...] = (5, -5, 1e300, True, None, "", "x", "\x00", [], [1], {}, {"a": 1})
+
+
+def test_case_17_no_value_in_any_field_is_a_traceback_or_read_as_what_it_is_not(book: Ledger, path: Path) -> None:
+    start(book, "b1", "plan")
+    stamped_book(book)
+    retract(book, selector=Selector(client="claude"))
+    end(book, "b1")
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        for changed in broken(json.loads(line)):
+            path.write_bytes(b"".join([*lines[: number - 1], msgspec.json.encode(changed) + b"\n", *lines[number:]]))
+            problems = ledger.check(path)
+            if any(problem.startswith(f"{path}:{number}: ") for problem in problems):
+                with pytest.raises(LabError, match=re.escape(f"{path}:{number}: ")):
+                    list(ledger.read(path))
+            else:
+                rows = list(ledger.read(path))
+                assert all(one.row in rows for one in ledger.effective(rows))
+                assert ledger.resume(rows, "plan") is None or line is lines[0] or number == len(lines)
+                assert set(ledger.resolve(Selector(client="codex"), rows)) <= {row.id for row in rows}
+
+
+def broken(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The line with each field left out, and with each odd value in it."""
+    for name in line:
+        yield {key: value for key, value in line.items() if key != name}
+        yield from ({**line, name: odd} for odd in ODD)
+
+
+def test_a_line_that_a_merge_by_union_left_twice_counts_once(book: Ledger, path: Path) -> None:
+    first = put(book, trial=1)
+    void = put(book, trial=2, verdict="void", cause=None, reason="harness_error")
+    path.write_bytes(path.read_bytes() * 2)
+    marked = ledger.effective(ledger.read(path))
+    assert [(one.row.id, one.counts, one.duplicate_of) for one in marked] == [
+        (first, True, None), (void, True, None), (first, False, first), (void, False, void),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"wall_seconds": -5.0}, {"turns": -1}, {"position": -1}])
+def test_what_cannot_be_below_zero_is_refused(book: Ledger, path: Path, changes: dict[str, Any]) -> None:
+    put(book)
+    (name, value) = next(iter(changes.items()))
+    body = {**msgspec.to_builtins(a_trial()), name: value}
+    with pytest.raises(LabError, match=f"{name} is {value}, and cannot be below 0"):
+        book.append("trial", body, machine=MACHINE)
 
 
 # ---- docs/ledger.md ----

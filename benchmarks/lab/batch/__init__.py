@@ -6,7 +6,7 @@ cache. What a person sees goes through a `Watcher`: this room prints nothing and
 """
 
 from benchmarks.lab.batch.admission import rehearse
-from benchmarks.lab.batch.bench import Bench, Outcome, Watcher
+from benchmarks.lab.batch.bench import Bench, Outcome, Watcher, refuse_if_none
 from benchmarks.lab.batch.execute import execute
 
-__all__ = ["Bench", "Outcome", "Watcher", "execute", "rehearse"]
+__all__ = ["Bench", "Outcome", "Watcher", "execute", "refuse_if_none", "rehearse"]

@@ -79,7 +79,7 @@ def admit(
 def _keep_logs(bench: Bench, folder: Path, task: str) -> str:
     """Copy the controls' logs to the evidence; the name that rows give."""
     name = f"controls/{task}-{ledger.new_id()}"
-    kept = paths.state_dir() / "evidence" / bench.machine.id / name
+    kept = paths.evidence_dir(bench.machine.id) / name
     kept.mkdir(parents=True)
     for log in folder.glob("*.log"):
         shutil.copy(log, kept / log.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,3 +107,9 @@ def work_folder(purpose: str) -> Iterator[Path]:
         yield folder
     finally:
         fsio.remove_tree(folder)
+
+
+def refuse_if_none(what: str, left: Collection[object], left_out: Mapping[str, str]) -> None:
+    """Raise Refused with the reasons if no `what` is left."""
+    if not left:
+        raise Refused(f"no {what} is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))

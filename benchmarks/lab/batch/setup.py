@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from benchmarks.lab import (
     clients,
     install,
@@ -18,13 +20,13 @@ from benchmarks.lab import (
     trial,
 )
 from benchmarks.lab.batch.admission import admit, environments, leave_out_leaks
-from benchmarks.lab.batch.bench import Bench, Write, work_folder
+from benchmarks.lab.batch.bench import Bench, Write, refuse_if_none, work_folder
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.install import Installation
 from benchmarks.lab.model import Backend, Client, Environment
 from benchmarks.lab.rows import SmokeRow
 from benchmarks.lab.schedule import Cell
-from benchmarks.lab.servers import Served as Server
+from benchmarks.lab.servers import Served
 from benchmarks.lab.session import Rig
 
 
@@ -40,33 +42,37 @@ class Setup:
 def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
     """Install, serve, check conformance, run the controls. Raises Refused when nothing is left to try."""
     left_out: dict[str, str] = {}
-    kits = _install(bench, left_out)
+    kits = _install(bench, write, left_out)
     built = environments(bench)
     rigs = _rigs(bench, _servers(bench, stack), kits, write, left_out)
     if bench.plan.smoke and rigs:
         rigs = _conforming(bench, rigs, built, write, left_out)
-    if not rigs:
-        raise Refused("no cell is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    refuse_if_none("cell", rigs, left_out)
     assignments = admit(bench, built, write, left_out)
     leave_out_leaks(bench, assignments, rigs, left_out)
-    if not assignments:
-        raise Refused("no task is left to try: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    refuse_if_none("task", assignments, left_out)
     return Setup(rigs=rigs, assignments=assignments, left_out=left_out)
 
 
-def _install(bench: Bench, left_out: dict[str, str]) -> dict[str, tuple[Client, Installation]]:
+def _install(bench: Bench, write: Write, left_out: dict[str, str]) -> dict[str, tuple[Client, Installation]]:
     kits = {}
     for name in dict.fromkeys(cell.client for cell in bench.plan.cells):
         client = clients.find(name)
+        begin = time.monotonic()
         try:
             kits[name] = (client, install.install(client, paths.cache_dir(), bench.watcher.say))
         except Refused as refusal:
+            seconds = round(time.monotonic() - begin, 3)
+            row = SmokeRow(
+                check="installs", party="client", client=name, outcome="failed", detail=str(refusal), seconds=seconds
+            )
+            write("smoke", row)
             left_out[name] = str(refusal)
             bench.watcher.say(str(refusal))
     return kits
 
 
-def _servers(bench: Bench, stack: ExitStack) -> dict[str, Server]:
+def _servers(bench: Bench, stack: ExitStack) -> dict[str, Served]:
     servers = {}
     for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
         begin = time.monotonic()
@@ -75,15 +81,15 @@ def _servers(bench: Bench, stack: ExitStack) -> dict[str, Server]:
     return servers
 
 
-def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Server:
-    server = Server(backend, paths.state_dir(), say)
+def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Served:
+    server = Served(backend, paths.state_dir(), say)
     stack.callback(server.close)
     return server
 
 
 def _rigs(
     bench: Bench,
-    servers: Mapping[str, Server],
+    servers: Mapping[str, Served],
     kits: Mapping[str, tuple[Client, Installation]],
     write: Write,
     left_out: dict[str, str],
@@ -97,7 +103,7 @@ def _rigs(
         begin = time.monotonic()
         why = pairs.unsupported(client, server.endpoint, server.backend)
         if why is not None:
-            write("smoke", _unsupported(cell, why, time.monotonic() - begin))
+            write("smoke", _unsupported(cell, installation.version, why, time.monotonic() - begin))
             left_out[str(cell)] = f"unsupported: {why}"
             bench.watcher.say(f"{cell}: unsupported: {why}")
             continue
@@ -105,12 +111,13 @@ def _rigs(
     return rigs
 
 
-def _unsupported(cell: Cell, why: str, seconds: float) -> SmokeRow:
+def _unsupported(cell: Cell, version: str, why: str, seconds: float) -> SmokeRow:
     return SmokeRow(
         check="can_work_together",
         party="pair",
         backend=cell.backend,
         client=cell.client,
+        client_version=version,
         outcome="unsupported",
         detail=why,
         seconds=round(seconds, 3),
@@ -138,10 +145,11 @@ def _conforming(
         for name, rig in {cell.client: rig for cell, rig in rigs.items()}.items():
             harness = dataclasses.replace(rig, server=server)
             with work_folder("smoke") as work:
-                evidence = paths.state_dir() / "evidence" / bench.machine.id / "smoke" / work.name
+                name_kept = f"smoke/{work.name}"
+                evidence = paths.evidence_dir(bench.machine.id) / name_kept
                 rows = smoke.check_client(harness, work, evidence, readonly)
             for row in rows:
-                write("smoke", row)
+                write("smoke", msgspec.structs.replace(row, evidence=name_kept))
             wrong = [f"{row.check} ({row.detail})" for row in rows if row.outcome == "failed"]
             if wrong:
                 failed[name] = "does not conform: " + "; ".join(wrong)

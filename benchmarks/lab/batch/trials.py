@@ -38,19 +38,19 @@ def run_owed(bench: Bench, setup: Setup, batch: str, done: list[tuple[Slot, Verd
         attempt = 1 + sum(earlier == slot for earlier, _ in done)
         bench.watcher.trial_started(slot, position, position + len(left) - 1)
         setup.rigs[slot.cell].server.ready(new_arm=bool(done) and done[-1][0].cell != slot.cell)
-        row = _one(bench, setup, batch, trial.Turn(slot=slot, attempt=attempt, position=position))
+        row = _one(bench, setup, batch, trial.Attempt(slot=slot, attempt=attempt, position=position))
         done.append((slot, row.verdict))
         bench.watcher.trial_ended(row)
 
 
-def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
-    rig, assignment = setup.rigs[turn.slot.cell], setup.assignments[turn.slot.task]
+def _one(bench: Bench, setup: Setup, batch: str, which: trial.Attempt) -> TrialRow:
+    rig, assignment = setup.rigs[which.slot.cell], setup.assignments[which.slot.task]
     row_id = ledger.new_id()
-    name = f"{batch}/{turn.slot.task}-{turn.slot.backend}-{turn.slot.client}-{turn.slot.trial}-{turn.attempt}"
+    name = f"{batch}/{which.slot.task}-{which.slot.backend}-{which.slot.client}-{which.slot.trial}-{which.attempt}"
     name += f"-{row_id[-6:]}"  # a killed run, or a retracted row, may have left this attempt's evidence already
     place = trial.Place(
         work=paths.state_dir() / "work" / f"trial-{row_id}",
-        evidence=paths.state_dir() / "evidence" / bench.machine.id / name,
+        evidence=paths.evidence_dir(bench.machine.id) / name,
         evidence_name=name,
     )
     facts = rig.endpoint.facts_now()
@@ -58,7 +58,7 @@ def _one(bench: Bench, setup: Setup, batch: str, turn: trial.Turn) -> TrialRow:
     row = trial.run(
         rig,
         assignment,
-        turn,
+        which,
         place,
         facts=facts,
         interrupts=bench.interrupts,

@@ -19,7 +19,10 @@ class SlotKey(NamedTuple):
 
 
 class Effective(Record, frozen=True, kw_only=True):
-    """A row and whether it counts: `retracted` is the retraction that names it, `duplicate_of` an earlier row."""
+    """A row and whether it counts: `retracted` is the retraction that names it, `duplicate_of` an earlier row.
+
+    A line that stands twice, as merges by union leave it, is a duplicate of its own id.
+    """
 
     row: Row
     retracted: Row | None = None
@@ -36,13 +39,15 @@ def effective(rows: Iterable[Row]) -> list[Effective]:
     every = list(rows)
     taken_back = retractions(every)
     first: dict[tuple[str, SlotKey], str] = {}
+    ids: set[str] = set()
     found = []
     for row in every:
-        retraction, twin = taken_back.get(row.id), None
+        retraction, twin = taken_back.get(row.id), row.id if row.id in ids else None
         slot = slot_of(row)
         if retraction is None and row.batch and slot is not None and row.body.get("verdict") != "void":
             seen = first.setdefault((row.batch, slot), row.id)
-            twin = seen if seen != row.id else None
+            twin = twin if seen == row.id else seen
+        ids.add(row.id)
         found.append(Effective(row=row, retracted=retraction, duplicate_of=twin))
     return found
 

@@ -149,8 +149,7 @@ def read(path: Path, say: Say = lambda line: None) -> Iterator[Row]:
     for number, line in numbered_lines(path):
         try:
             row = decode(line)
-            if row.kind == "trial":
-                trial(row)  # whoever counts results relies on their keys
+            typed(row)  # whoever counts, resumes or takes back relies on the keys of its kind
             yield row
         except LabError as error:
             if not line.endswith(b"\n"):
@@ -167,9 +166,11 @@ def decode(line: bytes) -> Row:
     plain = upgrade(found)
     try:
         envelope = {name: plain.pop(name, None) for name in ENVELOPE}
-        return msgspec.convert({**envelope, "body": plain}, Row)
-    except msgspec.ValidationError as error:
+        row = msgspec.convert({**envelope, "body": plain}, Row)
+        datetime.fromisoformat(row.at)
+    except ValueError as error:  # msgspec's is one, and so is that of a time
         raise LabError(f"this line lacks a ledger's envelope: {error}") from None
+    return row
 
 
 def upgrade(line: dict[str, Any]) -> dict[str, Any]:
@@ -185,13 +186,24 @@ def upgrade(line: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
-def trial(row: Row) -> TrialRow:
-    """The typed body of a trial row; keys that a newer program added are left out."""
-    known = {name: value for name, value in row.body.items() if name in TrialRow.__struct_fields__}
+def typed(row: Row) -> Record | None:
+    """The body as the record of its kind, without keys that a newer program added; None for a kind unknown here."""
+    record = KINDS.get(row.kind)
+    if record is None:
+        return None
+    known = {name: value for name, value in row.body.items() if name in record.__struct_fields__}
     try:
-        return msgspec.convert(known, TrialRow)
+        return msgspec.convert(known, record)
     except msgspec.ValidationError as error:
-        raise LabError(f"row {row.id} is no trial of this program's version: {error}") from None
+        raise LabError(f"row {row.id} is no {row.kind} row of this program's version: {error}") from None
+
+
+def trial(row: Row) -> TrialRow:
+    """The typed body of a trial row."""
+    found = typed(row)
+    if not isinstance(found, TrialRow):
+        raise LabError(f"row {row.id} is of kind {row.kind}, no trial")
+    return found
 
 
 def stamps(rows: Iterable[Row]) -> dict[str, Mapping[str, Any]]:

@@ -10,7 +10,6 @@ from benchmarks.lab import stamp
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.ledger.counts import effective
 from benchmarks.lab.ledger.file import Row, checked_body, decode, numbered_lines, stamps
-from benchmarks.lab.rows import KINDS
 from benchmarks.lab.text import count, listing
 
 
@@ -20,9 +19,9 @@ def check(path: Path) -> list[str]:
     rows: list[Row] = []
     for number, line in numbered_lines(path):
         try:
-            rows.append(decode(line))
-            if rows[-1].kind in KINDS:
-                checked_body(rows[-1].kind, rows[-1].body)
+            row = decode(line)
+            checked_body(row.kind, row.body)
+            rows.append(row)
         except LabError as error:
             torn = "" if line.endswith(b"\n") else "torn last line: "
             problems.append(f"{path}:{number}: {torn}{error}")

@@ -35,7 +35,7 @@ HOP_BY_HOP: Final = frozenset(
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _REQUEST: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\s\x00]+) HTTP/1\.([01])")
 _REPLY: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\r\n\x00]*))?")
-_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,20})[ \t]*(?:;.*)?", re.DOTALL)
 
 
 class HttpError(Exception):

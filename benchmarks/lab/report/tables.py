@@ -12,8 +12,7 @@ from benchmarks.lab import series
 from benchmarks.lab.report import words
 from benchmarks.lab.report.blocks import Block, Bullets, Heading, Paragraph, Table
 from benchmarks.lab.report.figures import CLAIM, Comparison, Entry, Figures, Tally, figures
-from benchmarks.lab.report.gather import Column, Section, Trial
-from benchmarks.lab.report.gather import Gathered as Evidence
+from benchmarks.lab.report.gather import Column, Gathered, Section, Trial
 from benchmarks.lab.text import count, listing, shorten
 
 MATRIX_WIDTH = 4  # columns of cells in one per-task table; more cells make more tables
@@ -28,15 +27,15 @@ WHO_SAYS = {
 }
 
 
-def machine_blocks(evidence: Evidence, computed: Sequence[Figures] | None = None) -> list[Block]:
+def machine_blocks(gathered: Gathered, computed: Sequence[Figures] | None = None) -> list[Block]:
     """Everything about one machine's agent trials, without the page's own heading."""
-    blocks: list[Block] = [*_banners(evidence)]
-    if not evidence.sections:
-        return [*blocks, Paragraph(text="No trial that counts is recorded."), *_controls(evidence)]
-    found = computed or [figures(section) for section in evidence.sections]
-    for section, numbers in zip(evidence.sections, found, strict=True):
+    blocks: list[Block] = [*_banners(gathered)]
+    if not gathered.sections:
+        return [*blocks, Paragraph(text="No trial that counts is recorded."), *_controls(gathered)]
+    found = computed or [figures(section) for section in gathered.sections]
+    for section, numbers in zip(gathered.sections, found, strict=True):
         blocks += section_blocks(section, numbers)
-    return [*blocks, *_replaced(evidence), *_controls(evidence)]
+    return [*blocks, *_replaced(gathered), *_controls(gathered)]
 
 
 def section_blocks(section: Section, found: Figures) -> list[Block]:
@@ -319,8 +318,8 @@ def _said(section: Section, tally: Tally) -> tuple[str, str]:
 # ---- across sections ----
 
 
-def _banners(evidence: Evidence) -> Iterable[Block]:
-    for gone in evidence.retracted:
+def _banners(gathered: Gathered) -> Iterable[Block]:
+    for gone in gathered.retracted:
         told = [f"**Retracted on {gone.at[:10]}: {count(gone.hit, 'trial')} of this ledger, in no figure here.**"]
         told.append(gone.row.reason)
         if gone.row.document:
@@ -328,17 +327,17 @@ def _banners(evidence: Evidence) -> Iterable[Block]:
         if gone.row.replaced_by:
             told.append(f"Replaced by {gone.row.replaced_by}.")
         yield Paragraph(text=" ".join(told))
-    if evidence.duplicates:
-        yield Paragraph(text=f"{count(evidence.duplicates, 'row')} repeated a slot that had its result: not counted.")
-    if evidence.unstamped:
-        told_of = f"{count(evidence.unstamped, 'trial')} carries no known stamp"
+    if gathered.duplicates:
+        yield Paragraph(text=f"{count(gathered.duplicates, 'row')} repeated a slot that had its result: not counted.")
+    if gathered.unstamped:
+        told_of = f"{count(gathered.unstamped, 'trial')} carries no known stamp"
         yield Paragraph(text=f"{told_of}: what produced it is not known, so it is pooled with nothing that is stamped.")
 
 
-def _replaced(evidence: Evidence) -> list[Block]:
+def _replaced(gathered: Gathered) -> list[Block]:
     """Where one cell has several series: which keys keep them apart, with both values."""
     by_cell: dict[tuple[str, str], list[Column]] = {}
-    for column in (column for section in evidence.sections for column in section.columns):
+    for column in (column for section in gathered.sections for column in section.columns):
         by_cell.setdefault((column.backend, column.client), []).append(column)
     rows = [
         (
@@ -372,12 +371,12 @@ def _value(column: Column, name: str) -> object:
     return getattr(column.trials[-1].row, name) if name in series.ROW_KEYS else column.values.get(name)
 
 
-def _controls(evidence: Evidence) -> list[Block]:
-    if not evidence.controls:
+def _controls(gathered: Gathered) -> list[Block]:
+    if not gathered.controls:
         return []
     rows = []
-    for target, task in sorted({(control.target, control.task) for control in evidence.controls}):
-        mine = [control for control in evidence.controls if (control.target, control.task) == (target, task)]
+    for target, task in sorted({(control.target, control.task) for control in gathered.controls}):
+        mine = [control for control in gathered.controls if (control.target, control.task) == (target, task)]
         why = next((control.why for control in reversed(mine) if not control.admissible), None)
         by_kind = {kind: [c.as_expected for c in mine if c.control == kind] for kind in ("gold", "excised")}
         told = [f"{sum(by_kind[kind])}/{len(by_kind[kind])}" for kind in ("gold", "excised")]
@@ -386,7 +385,7 @@ def _controls(evidence: Evidence) -> list[Block]:
         Heading(level=2, text="Controls"),
         Table(
             title="Runs whose answer is known",
-            of=f"{count(len(rows), 'task')}, {count(len(evidence.controls), 'run')}",
+            of=f"{count(len(rows), 'task')}, {count(len(gathered.controls), 'run')}",
             columns=("task", "original body back: passed", "nothing done: failed", "admissible"),
             rows=tuple(rows),
         ),
