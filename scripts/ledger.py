@@ -24,7 +24,6 @@ from typing import Any
 from benchmarks.lab import flags, fsio, labfile, ledger, lock, machine, paths, program, rows, series, stamp
 from benchmarks.lab.errors import EXIT_DONE, EXIT_FOUND, UsageError
 from benchmarks.lab.ledger import Effective, Ledger, Row
-from benchmarks.lab.report import reading
 from benchmarks.lab.rows import Selector
 from benchmarks.lab.text import count, listing, shorten, suggest
 
@@ -116,7 +115,7 @@ def _flag(name: str) -> str:
 def list_rows(options: argparse.Namespace) -> int:
     """`list`: one line a row."""
     selector = _selector(options)
-    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
+    read = {path: tuple(ledger.read(path, program.complain)) for path in _files(options)}
     _check_names(options, read.values())
     shown = []
     for path, every in read.items():
@@ -137,7 +136,7 @@ def show_row(options: argparse.Namespace) -> int:
     """`show`: a row with what its stamp says and which series it belongs to."""
     found = _find(options.id, list(_every(options)))
     row = found.marked.row
-    values = ledger.stamps(reading.read_any(found.path)).get(row.stamp or "")
+    values = ledger.stamps(ledger.read(found.path)).get(row.stamp or "")
     whole = {
         "file": str(found.path),
         "row": json.loads(ledger.encode(row)),
@@ -157,7 +156,7 @@ def retract_rows(options: argparse.Namespace) -> int:
     if selector is None and not named:
         raise UsageError("name rows with --id, or choose them with --client, --engine, --batch, --since or another")
     chosen = [_find(name, list(_every(options))) for name in named]
-    read = {path: reading.read_any(path, program.complain) for path in _files(options)}
+    read = {path: tuple(ledger.read(path, program.complain)) for path in _files(options)}
     _check_names(options, read.values())
     meant = {path: _meant(path, every, selector, chosen) for path, every in read.items()}
     if not any(meant.values()):
@@ -222,7 +221,7 @@ def _files(options: argparse.Namespace) -> list[Path]:
 
 def _every(options: argparse.Namespace) -> Iterator[Found]:
     for path in _files(options):
-        yield from (Found(path, one) for one in ledger.effective(reading.read_any(path, program.complain)))
+        yield from (Found(path, one) for one in ledger.effective(ledger.read(path, program.complain)))
 
 
 def _find(name: str, every: Sequence[Found]) -> Found:

@@ -17,6 +17,7 @@ import msgspec
 
 from benchmarks.lab import ledger, series
 from benchmarks.lab.ledger import Effective, Row
+from benchmarks.lab.ledger.file import typed
 from benchmarks.lab.model import Purpose, Record
 from benchmarks.lab.report import reading
 from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
@@ -170,14 +171,17 @@ def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
 
 
 def _controls(rows: Sequence[Effective]) -> list[ControlRow]:
-    return [reading.typed(one.row, ControlRow) for one in rows if one.counts and one.row.kind == "control"]
+    bodies = (typed(one.row) for one in rows if one.counts and one.row.kind == "control")
+    return [body for body in bodies if isinstance(body, ControlRow)]
 
 
 def _retracted(rows: Sequence[Effective]) -> tuple[Retracted, ...]:
     in_force = {one.retracted.id: one.retracted for one in rows if one.retracted is not None}
     hits = Counter(one.retracted.id for one in rows if one.retracted is not None and one.row.kind == "trial")
     return tuple(
-        Retracted(at=row.at, hit=hits[name], row=reading.typed(row, RetractionRow)) for name, row in in_force.items()
+        Retracted(at=row.at, hit=hits[name], row=body)
+        for name, row in in_force.items()
+        if isinstance(body := typed(row), RetractionRow)
     )
 
 
