@@ -39,6 +39,11 @@ STAMP: dict[str, Any] = {
 }
 
 
+COUNTS = (
+    "total", "auxiliary", "duplicates", "errors", "partial", "cut_off", "tool_calls", "unparsed_calls",
+    "textual_calls", "refused_after_end",
+)  # fmt: skip
+EXCHANGES = dict.fromkeys(COUNTS, 0)
 NUMBERS = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
 JUDGED = {**NUMBERS, "green": True, "ended_by": "suite", "forged": False}
 
@@ -206,6 +211,21 @@ def test_a_large_difference_on_the_same_tasks_is_claimed_with_its_figures(book: 
         book.trials(0, 4, task=task, backend="b")
     text = book.text()
     assert "A passes more often: A 16/16 against 0/16 on 4 tasks for B (adjusted p < 0.001)" in text
+
+
+def test_a_sampler_that_one_client_sends_by_itself_is_a_difference_unless_the_meter_pins_it(book: Book) -> None:
+    pinned = {"sampler": {"temperature": 0.2}, "sampler_pinned": {"temperature": 0.2}}
+    for client, sent, stamped in (
+        ("one", {}, {}),
+        ("sends", {"temperature": 0.0}, {}),
+        ("pinned", {"temperature": 0.0}, pinned),
+    ):
+        for _ in range(4):
+            book.trial(client=client, stamped=stamped, exchanges={**EXCHANGES, "sampler": sent})
+    one, pins, sends = (column.sampler for column in sorted(only_section(book).columns, key=lambda c: c.client))
+    assert one == pins == {"temperature": 0.2}
+    assert sends == {"temperature": 0.0}
+    assert book.text().count("They also differ in sampler, which may hide one.") == 2
 
 
 def test_a_difference_with_another_sampler_names_it(book: Book) -> None:

@@ -1,6 +1,6 @@
 """Rows as a report needs them: what cannot be is refused with file and line, before anything is counted.
 
-Kinds that no report uses are left as they are. What a kind's keys mean is `rows`' business, what a line is `ledger`'s.
+What a kind's keys mean is `rows`' business, what a line is `ledger`'s.
 """
 
 from __future__ import annotations
@@ -8,21 +8,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Final
 
 from benchmarks.lab import ledger
 from benchmarks.lab.errors import LabError
 from benchmarks.lab.ledger import Row
-from benchmarks.lab.model import Record, Shares
-from benchmarks.lab.rows import KINDS, TrialRow
+from benchmarks.lab.model import Shares
+from benchmarks.lab.rows import TrialRow
 
-R = TypeVar("R", bound=Record)
-
-USED: Final = ("trial", "control", "stamp", "retraction")
 MACHINE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a folder
 Say = Callable[[str], None]
 
@@ -37,7 +31,7 @@ def read(path: Path, say: Say = lambda line: None) -> tuple[Row, ...]:
     rows = read_any(path, say)
     for number, one in enumerate(ledger.effective(rows), 1):
         if one.row.kind == "trial" and one.retracted is None:
-            wrong = next(_impossible(typed(one.row, TrialRow)), None)
+            wrong = next(_impossible(ledger.trial(one.row)), None)
             if wrong is not None:
                 cure = "restore its line from git, or retract it"
                 raise LabError(f"{path}:{number}: row {one.row.id}: {wrong}, which cannot be; {cure}")
@@ -45,44 +39,13 @@ def read(path: Path, say: Say = lambda line: None) -> tuple[Row, ...]:
 
 
 def read_any(path: Path, say: Say = lambda line: None) -> tuple[Row, ...]:
-    """The rows of a ledger, each of a kind that reports use as its record; what it says may be impossible."""
+    """The rows of a ledger; what they say may be impossible."""
     found = []
     for number, row in enumerate(ledger.read(path, say), 1):
-        try:
-            _check(row)
-        except LabError as error:
-            raise LabError(f"{path}:{number}: {error}") from None
+        if not MACHINE.fullmatch(row.machine):
+            raise LabError(f"{path}:{number}: row {row.id}: its `machine` {row.machine!r} is no id of a machine")
         found.append(row)
     return tuple(found)
-
-
-def _check(row: Row) -> None:
-    if row.kind not in USED:
-        return
-    typed(row, KINDS[row.kind])
-    moment(row)
-    if not MACHINE.fullmatch(row.machine):
-        raise LabError(f"row {row.id}: its `machine` {row.machine!r} is no id of a machine")
-
-
-def typed(row: Row, record: type[R]) -> R:
-    """The body of a row as its record; keys that a newer program added are left out."""
-    known = {name: value for name, value in row.body.items() if name in record.__struct_fields__}
-    try:
-        return msgspec.convert(known, record)
-    except msgspec.ValidationError as error:
-        raise LabError(f"row {row.id} is no {row.kind} of this program's version: {error}") from None
-
-
-def moment(row: Row) -> datetime:
-    """When a row was written: an instant, whatever the offset it is written with."""
-    try:
-        found = datetime.fromisoformat(row.at)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise LabError(f"row {row.id}: its time `at` {row.at!r} is no ISO 8601 time with an offset")
-    return found
 
 
 def _impossible(row: TrialRow) -> Iterator[str]:
