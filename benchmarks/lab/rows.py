@@ -41,17 +41,7 @@ def said(unit: str, meaning: str, null: str | None = None) -> msgspec.Meta:
     return msgspec.Meta(description=meaning, extra={"unit": unit, "null": null})
 
 
-class Measured(Record, frozen=True, kw_only=True):
-    """A record of numbers that cannot be negative: times, counts, sizes. ValueError (of msgspec) for one that is."""
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and value < 0:
-                raise ValueError(f"{name} is {value}, and cannot be below 0")
-
-
-class JudgeRow(Measured, frozen=True, kw_only=True):
+class JudgeRow(Record, frozen=True, kw_only=True):
     """One judged run of the repository's own suite, as the ledger keeps it."""
 
     green: Annotated[bool, said("", "every required test passed")]
@@ -66,7 +56,7 @@ class JudgeRow(Measured, frozen=True, kw_only=True):
     forged: Annotated[bool, said("", "a canary that must fail was reported green")]
 
 
-class PatchRow(Measured, frozen=True, kw_only=True):
+class PatchRow(Record, frozen=True, kw_only=True):
     """What the agent changed; only allowed paths are judged."""
 
     files: Annotated[tuple[str, ...], said("paths", "allowed paths that changed, relative to the workspace")]
@@ -77,7 +67,7 @@ class PatchRow(Measured, frozen=True, kw_only=True):
     unreadable: Annotated[tuple[str, ...], said("paths", "paths that could not be read, bounded")] = ()
 
 
-class ExchangesRow(Measured, frozen=True, kw_only=True):
+class ExchangesRow(Record, frozen=True, kw_only=True):
     """The trial's exchanges in numbers; each of them is in the evidence."""
 
     total: Annotated[int, said("count", "model calls that the meter saw")]
@@ -149,7 +139,7 @@ class ClaimsRow(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
     notes: Annotated[tuple[str, ...], said("text", "further facts")] = ()
 
 
-class TrialRow(Measured, frozen=True, kw_only=True):
+class TrialRow(Record, frozen=True, kw_only=True):
     """One task run once by one cell."""
 
     task: Annotated[str, said("", "task id")]
@@ -240,7 +230,7 @@ class TrialRow(Measured, frozen=True, kw_only=True):
     evidence: Annotated[str, said("path", "folder below the evidence folder of the machine that ran it")]
 
 
-class ControlRow(Measured, frozen=True, kw_only=True):
+class ControlRow(Record, frozen=True, kw_only=True):
     """A trial whose answer is known: gold must pass, excised must fail."""
 
     task: Annotated[str, said("", "task id")]
@@ -257,7 +247,7 @@ class ControlRow(Measured, frozen=True, kw_only=True):
     evidence: Annotated[str, said("path", "folder below the evidence folder of the machine that ran it")]
 
 
-class SmokeRow(Measured, frozen=True, kw_only=True):
+class SmokeRow(Record, frozen=True, kw_only=True):
     """One check before machine time is spent: a client against the scripted engine, or a pair that cannot work."""
 
     check: Annotated[str, said("", "name of the check")]
@@ -279,7 +269,7 @@ class SmokeRow(Measured, frozen=True, kw_only=True):
     ] = None
 
 
-class BatchStart(Measured, frozen=True, kw_only=True):
+class BatchStart(Record, frozen=True, kw_only=True):
     """A plan begins to be carried out; later invocations of the same plan continue it until there is a `batch_end`."""
 
     program: Annotated[str, said("", "path of the program in the checkout")]
@@ -289,7 +279,7 @@ class BatchStart(Measured, frozen=True, kw_only=True):
     slots: Annotated[int, said("count", "trials planned")]
 
 
-class BatchEnd(Measured, frozen=True, kw_only=True):
+class BatchEnd(Record, frozen=True, kw_only=True):
     """Every slot of the batch was done or given up; an interrupted batch has none and is continued."""
 
     done: Annotated[int, said("count", "slots with a verdict that counts")]
@@ -322,7 +312,7 @@ class Selector(Record, frozen=True, kw_only=True):
     series: Annotated[str | None, said("", "id of a series, or its beginning", NO_CONDITION)] = None
 
 
-class RetractionRow(Measured, frozen=True, kw_only=True):
+class RetractionRow(Record, frozen=True, kw_only=True):
     """Rows that no longer count. Nothing is edited: reports show a banner. Retracting a retraction undoes it."""
 
     ids: Annotated[tuple[str, ...], said("row ids", "what is retracted, resolved when this was written")]

@@ -145,6 +145,7 @@ KEYS: Final[Mapping[str, Key]] = {
         null="when the server does not tell and the meter pins none",
     ),
     "sampler_set_by": _key(str, "", "who set it: engine, backend (start flags), meter (declared rewrite)"),
+    "sampler_pinned": _key(dict, "", "the part of it that the meter pins, whatever the client sends"),
     "max_tokens": _key(int, "tokens", "output cap per exchange", null="when the lab file gives none"),
     "reasoning_effort": _key(str, "", "as asked for", null="when the lab file gives none"),
     "rewrite": _key(list, "", "declared edits of the meter"),
@@ -291,6 +292,7 @@ def of_backend(backend: Backend, facts: EngineFacts, *, engine_host: str | None 
         "context": facts.context,
         "sampler": _sampler_in_force(backend, facts),
         "sampler_set_by": _sampler_set_by(backend),
+        "sampler_pinned": _pinned(backend),
         "max_tokens": backend.max_tokens,
         "reasoning_effort": backend.reasoning_effort,
         "rewrite": list(backend.rewrite),
@@ -302,10 +304,14 @@ def of_backend(backend: Backend, facts: EngineFacts, *, engine_host: str | None 
 
 def _sampler_in_force(backend: Backend, facts: EngineFacts) -> dict[str, Any] | None:
     """The engine's defaults, overlaid by what the meter pins; None when it does not tell and nothing is pinned."""
-    pinned = dict(backend.sampler) if "sampler" in backend.rewrite else {}
+    pinned = _pinned(backend)
     if facts.sampler is None and not pinned:
         return None
     return {**(facts.sampler or {}), **pinned}
+
+
+def _pinned(backend: Backend) -> dict[str, Any]:
+    return dict(backend.sampler) if "sampler" in backend.rewrite else {}
 
 
 def _sampler_set_by(backend: Backend) -> str:

@@ -39,6 +39,11 @@ STAMP: dict[str, Any] = {
 }
 
 
+COUNTS = (
+    "total", "auxiliary", "duplicates", "errors", "partial", "cut_off", "tool_calls", "unparsed_calls",
+    "textual_calls", "refused_after_end",
+)  # fmt: skip
+EXCHANGES = dict.fromkeys(COUNTS, 0)
 NUMBERS = {"passed": 9, "failed": 0, "skipped": 0, "collected": 9, "required": 9, "seconds": 1.0}
 JUDGED = {**NUMBERS, "green": True, "ended_by": "suite", "forged": False}
 
@@ -206,6 +211,21 @@ def test_a_large_difference_on_the_same_tasks_is_claimed_with_its_figures(book: 
         book.trials(0, 4, task=task, backend="b")
     text = book.text()
     assert "A passes more often: A 16/16 against 0/16 on 4 tasks for B (adjusted p < 0.001)" in text
+
+
+def test_a_sampler_that_one_client_sends_by_itself_is_a_difference_unless_the_meter_pins_it(book: Book) -> None:
+    pinned = {"sampler": {"temperature": 0.2}, "sampler_pinned": {"temperature": 0.2}}
+    for client, sent, stamped in (
+        ("one", {}, {}),
+        ("sends", {"temperature": 0.0}, {}),
+        ("pinned", {"temperature": 0.0}, pinned),
+    ):
+        for _ in range(4):
+            book.trial(client=client, stamped=stamped, exchanges={**EXCHANGES, "sampler": sent})
+    one, pins, sends = (column.sampler for column in sorted(only_section(book).columns, key=lambda c: c.client))
+    assert one == pins == {"temperature": 0.2}
+    assert sends == {"temperature": 0.0}
+    assert book.text().count("They also differ in sampler, which may hide one.") == 2
 
 
 def test_a_difference_with_another_sampler_names_it(book: Book) -> None:
@@ -592,18 +612,18 @@ GOOD_SHARES = shares(30.0, 12.0)
 @pytest.mark.parametrize(
     ("kind", "body", "words"),
     [
-        ("trial", {"wall_seconds": -5.0}, "wall_seconds is -5.0, and cannot be below 0"),
+        ("trial", {"wall_seconds": -5.0}, "`wall_seconds` is -5.0, which cannot be"),
         ("trial", {"shares": {**GOOD_SHARES, "prefill": -1.0}}, "`shares.prefill` is -1.0"),
         ("trial", {"shares": {**GOOD_SHARES, "prefill": 99.0}}, "`shares` add up to 117.0 s of a wall time of 30.0 s"),
         ("trial", {"tokens": {"output": -3}}, "`tokens.output` is -3"),
-        ("control", {"task": "t"}, "is no control row of this program's version"),
-        ("control", {"task": 5}, "is no control row of this program's version"),
-        ("stamp", {"values": 5}, "is no stamp row of this program's version"),
-        ("stamp", {"values": "x"}, "is no stamp row of this program's version"),
-        ("stamp", {"values": []}, "is no stamp row of this program's version"),
-        ("stamp", {"values": None}, "is no stamp row of this program's version"),
-        ("stamp", {}, "is no stamp row of this program's version"),
-        ("retraction", {"ids": 5, "count": 1, "reason": "x"}, "is no retraction row of this program's version"),
+        ("control", {"task": "t"}, "is no control of this program's version"),
+        ("control", {"task": 5}, "is no control of this program's version"),
+        ("stamp", {"values": 5}, "is no stamp of this program's version"),
+        ("stamp", {"values": "x"}, "is no stamp of this program's version"),
+        ("stamp", {"values": []}, "is no stamp of this program's version"),
+        ("stamp", {"values": None}, "is no stamp of this program's version"),
+        ("stamp", {}, "is no stamp of this program's version"),
+        ("retraction", {"ids": 5, "count": 1, "reason": "x"}, "is no retraction of this program's version"),
     ],
     ids=str,
 )
@@ -622,7 +642,7 @@ def test_case_17_a_line_that_no_report_can_use_names_file_and_line(
 
 
 def test_an_impossible_row_that_is_retracted_stands_in_nobodys_way(book: Book, tmp_path: Path) -> None:
-    wrong = book.trial(shares={**shares(30.0, 12.0), "prefill": 99.0})
+    wrong = book.trial(wall_seconds=-5.0)
     book.add("retraction", {"ids": [wrong.id], "count": 1, "reason": "a clock that went back"})
     written(tmp_path, MACHINE, book.rows)
     assert "a clock that went back" in pages.results_files(tmp_path)[tmp_path / "hardware" / MACHINE / pages.RESULTS]
@@ -633,8 +653,8 @@ def test_an_impossible_row_that_is_retracted_stands_in_nobodys_way(book: Book, t
     [
         ({"machine": "\0"}, "its `machine` '\\x00' is no id of a machine"),
         ({"machine": "../up"}, "is no id of a machine"),
-        ({"at": "yesterday"}, "Invalid isoformat string: 'yesterday'"),
-        ({"at": "2026-11-01T00:00:00"}, "its time `at` '2026-11-01T00:00:00' has no offset"),
+        ({"at": "yesterday"}, "its time `at` 'yesterday' is no ISO 8601 time with an offset"),
+        ({"at": "2026-11-01T00:00:00"}, "is no ISO 8601 time with an offset"),
     ],
 )
 def test_an_envelope_that_no_report_can_use_names_file_and_line(

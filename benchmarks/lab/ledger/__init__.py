@@ -16,6 +16,7 @@ from benchmarks.lab.ledger.file import (
     read,
     stamps,
     trial,
+    typed,
 )
 from benchmarks.lab.ledger.retracting import resolve, retraction
 from benchmarks.lab.ledger.soundness import check
@@ -40,4 +41,5 @@ __all__ = [
     "slot_of",
     "stamps",
     "trial",
+    "typed",
 ]

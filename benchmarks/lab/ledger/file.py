@@ -167,10 +167,18 @@ def decode(line: bytes) -> Row:
     try:
         envelope = {name: plain.pop(name, None) for name in ENVELOPE}
         row = msgspec.convert({**envelope, "body": plain}, Row)
-        datetime.fromisoformat(row.at)
-    except ValueError as error:  # msgspec's is one, and so is that of a time
+    except msgspec.ValidationError as error:
         raise LabError(f"this line lacks a ledger's envelope: {error}") from None
+    if not _is_moment(row.at):
+        raise LabError(f"row {row.id}: its time `at` {row.at!r} is no ISO 8601 time with an offset")
     return row
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def upgrade(line: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +203,7 @@ def typed(row: Row) -> Record | None:
     try:
         return msgspec.convert(known, record)
     except msgspec.ValidationError as error:
-        raise LabError(f"row {row.id} is no {row.kind} row of this program's version: {error}") from None
+        raise LabError(f"row {row.id} is no {row.kind} of this program's version: {error}") from None
 
 
 def trial(row: Row) -> TrialRow:

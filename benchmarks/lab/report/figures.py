@@ -207,7 +207,10 @@ def _shared_tasks(a: str, b: str, entries: Sequence[Entry]) -> list[tuple[int, i
 
 def _compare(a: Column, b: Column, entries: Sequence[Entry]) -> Comparison:
     pairs = _shared_tasks(a.letter, b.letter, entries)
-    treatment = ("sampler", "max_tokens", "reasoning_effort")
+    settings = [
+        {"sampler": one.sampler, **{name: one.values.get(name) for name in ("max_tokens", "reasoning_effort")}}
+        for one in (a, b)
+    ]
     return Comparison(
         a=a.letter,
         b=b.letter,
@@ -219,7 +222,7 @@ def _compare(a: Column, b: Column, entries: Sequence[Entry]) -> Comparison:
         p=stats.same_rate_p(pairs),
         adjusted=None,
         more=None,
-        differ=tuple(name for name in treatment if a.values.get(name) != b.values.get(name)),
+        differ=tuple(name for name, value in settings[0].items() if value != settings[1][name]),
     )
 
 

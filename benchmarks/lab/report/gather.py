@@ -17,9 +17,7 @@ import msgspec
 
 from benchmarks.lab import ledger, series
 from benchmarks.lab.ledger import Effective, Row
-from benchmarks.lab.ledger.file import typed
 from benchmarks.lab.model import Purpose, Record
-from benchmarks.lab.report import reading
 from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
 
 # Stamp keys in which two cells may differ and still stand side by side: they are what a cell *is*. In every other
@@ -27,8 +25,8 @@ from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
 # in what their rows say of the lock: an unlocked trial ran beside other work, which nothing describes.
 CELL_OWN: Final = frozenset({
     "purpose", "engine", "engine_version", "engine_flags", "engine_host", "restart", "model", "model_digest",
-    "quantization", "context", "sampler", "sampler_set_by", "max_tokens", "reasoning_effort", "rewrite", "slots",
-    "speculative", "script", "client", "client_version", "dialect", "client_settings",
+    "quantization", "context", "sampler", "sampler_set_by", "sampler_pinned", "max_tokens", "reasoning_effort",
+    "rewrite", "slots", "speculative", "script", "client", "client_version", "dialect", "client_settings",
 })  # fmt: skip
 SHARED: Final = tuple(name for name in series.CELL_KEYS if name not in CELL_OWN)
 
@@ -76,6 +74,17 @@ class Column(Record, frozen=True, kw_only=True):
     def values(self) -> Mapping[str, Any]:
         """Stamp of the newest trial."""
         return self.trials[-1].values
+
+    @property
+    def sampler(self) -> Mapping[str, Any] | None:
+        """What its turns were sampled with: the engine's defaults, what the client sent, what the meter pinned.
+
+        None when neither engine nor client told anything.
+        """
+        exchanges = self.trials[-1].row.exchanges
+        sent = exchanges.sampler if exchanges is not None else {}
+        told = {**(self.values.get("sampler") or {}), **sent, **(self.values.get("sampler_pinned") or {})}
+        return told or None
 
     @property
     def name(self) -> str:
@@ -161,7 +170,7 @@ def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
     return Trial(
         id=row.id,
         at=row.at,
-        moment=reading.moment(row),
+        moment=datetime.fromisoformat(row.at),
         machine=row.machine,
         row=ledger.trial(row),
         values=values,
@@ -171,18 +180,15 @@ def _trial(row: Row, stamps: Mapping[str, Mapping[str, Any]]) -> Trial:
 
 
 def _controls(rows: Sequence[Effective]) -> list[ControlRow]:
-    bodies = (typed(one.row) for one in rows if one.counts and one.row.kind == "control")
-    return [body for body in bodies if isinstance(body, ControlRow)]
+    typed = (ledger.typed(one.row) for one in rows if one.counts)
+    return [row for row in typed if isinstance(row, ControlRow)]
 
 
 def _retracted(rows: Sequence[Effective]) -> tuple[Retracted, ...]:
     in_force = {one.retracted.id: one.retracted for one in rows if one.retracted is not None}
     hits = Counter(one.retracted.id for one in rows if one.retracted is not None and one.row.kind == "trial")
-    return tuple(
-        Retracted(at=row.at, hit=hits[name], row=body)
-        for name, row in in_force.items()
-        if isinstance(body := typed(row), RetractionRow)
-    )
+    typed = ((name, row.at, ledger.typed(row)) for name, row in in_force.items())
+    return tuple(Retracted(at=at, hit=hits[name], row=row) for name, at, row in typed if isinstance(row, RetractionRow))
 
 
 # ---- columns and sections ----

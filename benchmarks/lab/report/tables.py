@@ -130,7 +130,7 @@ def _cells(section: Section) -> Table:
 def _cell(column: Column) -> tuple[str, ...]:
     values = {name: words.known(value) for name, value in column.values.items()}
     told = {name: values.get(name, words.UNKNOWN) for name in _CELL_KEYS}
-    model, sampler = words.model(column.values.get("model")), words.sampler(column.values.get("sampler"), 40)
+    model, sampler = words.model(column.values.get("model")), words.sampler(column.sampler, 40)
     void = sum(not trial.counted for trial in column.trials)
     return (
         column.letter,
@@ -267,7 +267,11 @@ def _sentences(pairs: Sequence[Comparison]) -> list[str]:
     if len(silent) <= PAIRS_APART:
         return [comparison_text(pair) for pair in pairs]
     told = [comparison_text(pair) for pair in pairs if pair not in silent]
-    between = "; ".join(f"{p.a} and {p.b} ({p.k_a}/{p.n_a} against {p.k_b}/{p.n_b})" for p in silent)
+    between = "; ".join(
+        f"{p.a} and {p.b} ({p.k_a}/{p.n_a} against {p.k_b}/{p.n_b}"
+        f"{f', unlike in {listing(p.differ)}' if p.differ else ''})"
+        for p in silent
+    )
     return [*told, f"No difference measured between {between}."]
 
 
@@ -276,12 +280,13 @@ def comparison_text(pair: Comparison) -> str:
     if not pair.tasks:
         return f"{pair.a} and {pair.b}: not compared, they share no task with a counted trial."
     seen = f"{pair.k_a}/{pair.n_a} against {pair.k_b}/{pair.n_b} on {count(pair.tasks, 'task')}"
-    unlike = f" They also differ in {listing(pair.differ)}, which may be the cause." if pair.differ else ""
+    may = "hide one" if pair.more is None else "be the cause"
+    unlike = f" They also differ in {listing(pair.differ)}, which may {may}." if pair.differ else ""
     if pair.p is None:
-        return f"{pair.a} and {pair.b}: no difference measured ({seen}; in each task every trial ended alike)."
+        return f"{pair.a} and {pair.b}: no difference measured ({seen}; in each task every trial ended alike).{unlike}"
     p = f"adjusted p {words.p_value(pair.adjusted)}"
     if pair.more is None:
-        return f"{pair.a} and {pair.b}: no difference measured ({seen}, {p})."
+        return f"{pair.a} and {pair.b}: no difference measured ({seen}, {p}).{unlike}"
     return f"{pair.more} passes more often: {pair.a} {seen} for {pair.b} ({p}).{unlike}"
 
 
