@@ -25,8 +25,8 @@ from benchmarks.lab.rows import ControlRow, RetractionRow, TrialRow
 # in what their rows say of the lock: an unlocked trial ran beside other work, which nothing describes.
 CELL_OWN: Final = frozenset({
     "purpose", "engine", "engine_version", "engine_flags", "engine_host", "restart", "model", "model_digest",
-    "quantization", "context", "sampler", "sampler_set_by", "sampler_pinned", "max_tokens", "reasoning_effort", "rewrite",
-    "slots", "speculative", "script", "client", "client_version", "dialect", "client_settings",
+    "quantization", "context", "sampler", "sampler_set_by", "sampler_pinned", "max_tokens", "reasoning_effort",
+    "rewrite", "slots", "speculative", "script", "client", "client_version", "dialect", "client_settings",
 })  # fmt: skip
 SHARED: Final = tuple(name for name in series.CELL_KEYS if name not in CELL_OWN)
 
