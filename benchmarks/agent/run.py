@@ -44,10 +44,10 @@ def run(options: Options, arguments: tuple[str, ...]) -> int:
     with _interrupts() as interrupts, display.open_watcher(interrupts) as watcher:
         bench = planning.bench(options, PROGRAM, arguments, watcher, interrupts)
         watcher.prefix = planning.prefix(bench)
-        if options.dry_run:
-            planning.dry_run(bench)
-            return EXIT_DONE
         with lock.machine_lock(PROGRAM, watcher.say) if options.lock else nullcontext():
+            if options.dry_run:
+                planning.dry_run(bench)  # it runs suites, which another measurement would feel
+                return EXIT_DONE
             outcome = batch.execute(bench)
     return _report(bench, outcome)
 
