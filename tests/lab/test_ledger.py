@@ -188,6 +188,7 @@ def test_zeros_after_a_power_failure_are_no_data(book: Ledger, path: Path) -> No
         (b"<<<<<<< HEAD", "no JSON object"),
         (b"", "no JSON object"),
         (b"[1, 2]", "no JSON object"),
+        (b"[" * 3000, "no JSON object"),
         (b"\xff\xfe", "no JSON object"),
         (b'{"kind": "trial"}', "no version"),
         (b'{"v": 1, "kind": "trial"}', "envelope"),

@@ -235,7 +235,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -83,7 +83,7 @@ def _moment(text: str | None, name: str) -> datetime | None:
 
 
 def _within(row: Row, since: datetime | None, until: datetime | None) -> bool:
-    at = datetime.fromisoformat(row.at).astimezone()
+    at = datetime.fromisoformat(row.at)
     return (since is None or at >= since) and (until is None or at < until)
 
 
