@@ -29,8 +29,8 @@ from benchmarks.lab.text import digest_of_json
 
 # Raised by one when a change of the code moves numbers; rows of different versions are never pooled.
 # 1  first version
-# 2  sums with an untold part are null; tokens read again are the engine's counts; side requests move no blame; an engine
-#    that changes under a trial voids it
+# 2  sums with an untold part are null; tokens read again are the engine's counts; side requests move no blame; an
+#    engine that changes under a trial voids it
 MEASUREMENT_VERSION: Final = 2
 
 T = TypeVar("T")
