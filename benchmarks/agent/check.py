@@ -175,7 +175,9 @@ def _run(expected: Expected, results: Path, task: str | None, *, locked: bool) -
         bench = planning.bench(options, PROGRAM, (), watcher, interrupts)
         watcher.prefix = planning.prefix(bench)
         small = {tier: msgspec.structs.replace(one, **LIMITS) for tier, one in bench.plan.budgets.items()}
-        plan = msgspec.structs.replace(bench.plan, budgets=small, tasks=bench.plan.tasks[:1], cells=cells)
+        plan = msgspec.structs.replace(
+            bench.plan, budgets=small, tasks=bench.plan.tasks[:1], cells=cells, void_reruns=0
+        )
         bench = dataclasses.replace(bench, plan=plan)
         with lock.machine_lock(PROGRAM, watcher.say) if locked else contextlib.nullcontext():
             return batch.execute(bench)

@@ -52,6 +52,7 @@ class Plan(Record, frozen=True, kw_only=True):
     backends_digest: str  # of the cells' own entries: others may be added to the lab file meanwhile
     code_digest: str | None
     smoke: bool
+    void_reruns: int = MAX_VOID_RERUNS
 
 
 def plan_digest(plan: Plan) -> str:
@@ -80,10 +81,12 @@ def slots(plan: Plan) -> tuple[Slot, ...]:
     return tuple(found)
 
 
-def owed(order: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> tuple[Slot, ...]:
+def owed(
+    order: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]], reruns: int = MAX_VOID_RERUNS
+) -> tuple[Slot, ...]:
     """The slots without a counted result, in running order.
 
-    A void slot is run again at most twice, and only after every other slot had its first run.
+    A void slot is run again at most `reruns` times, and only after every other slot had its first run.
     """
     voids: Counter[Slot] = Counter()
     settled: set[Slot] = set()
@@ -93,7 +96,7 @@ def owed(order: Sequence[Slot], done: Iterable[tuple[Slot, Verdict]]) -> tuple[S
         else:
             settled.add(slot)
     first = [slot for slot in order if slot not in settled and not voids[slot]]
-    again = [slot for slot in order if slot not in settled and 0 < voids[slot] <= MAX_VOID_RERUNS]
+    again = [slot for slot in order if slot not in settled and 0 < voids[slot] <= reruns]
     return (*first, *again)
 
 

@@ -48,6 +48,7 @@ def test_void_slots_come_again_last_and_at_most_twice() -> None:
     assert owed(order, [*done, *[(first, "void")] * MAX_VOID_RERUNS]) == (first,)  # type: ignore[list-item]
     assert owed(order, [*done, *[(first, "void")] * (MAX_VOID_RERUNS + 1)]) == ()  # type: ignore[list-item]
     assert owed(order, [*done, (first, "void"), (first, "passed")]) == ()
+    assert owed(order, [*done, (first, "void")], reruns=0) == ()
 
 
 def test_case_17_a_changed_task_file_is_another_plan() -> None:

@@ -35,7 +35,11 @@ def _execute(bench: Bench, batch: str, done: list[tuple[Slot, Verdict]]) -> Outc
         setup = prepare(bench, stack, _writer(bench, batch))
         run_owed(bench, setup, batch, done)
     every = slots(bench.plan)
-    still = owed([slot for slot in every if slot.cell in setup.rigs and slot.task in setup.assignments], done)
+    still = owed(
+        [slot for slot in every if slot.cell in setup.rigs and slot.task in setup.assignments],
+        done,
+        bench.plan.void_reruns,
+    )
     counted = {slot for slot, verdict in done if verdict != "void"}
     voids = sum(verdict == "void" for _, verdict in done)
     outcome = Outcome(

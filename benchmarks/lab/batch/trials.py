@@ -30,7 +30,7 @@ def run_owed(bench: Bench, setup: Setup, batch: str, done: list[tuple[Slot, Verd
     """Run slot after slot until nothing is owed or the person asks to stop; `done` grows with each row."""
     order = [slot for slot in slots(bench.plan) if slot.cell in setup.rigs and slot.task in setup.assignments]
     bench.interrupts.trials_begun = True
-    while (left := owed(order, done)) and not bench.interrupts.level:
+    while (left := owed(order, done, bench.plan.void_reruns)) and not bench.interrupts.level:
         slot = left[0]
         _check_head(bench)
         _check_disk()

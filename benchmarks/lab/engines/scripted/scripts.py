@@ -148,9 +148,9 @@ def stall(asked: Conversation, context: TrialContext) -> Reply:
 
 
 def runaway(asked: Conversation, context: TrialContext) -> Reply:
-    """Streams words for ever, whatever the cap (option `token_seconds`, 0.002)."""
+    """Streams words for ever, whatever the cap (option `token_seconds`, 0.001)."""
     return Reply(
-        text="and so on ", endless=True, token_seconds=max(1e-4, float(context.options.get("token_seconds", 0.002)))
+        text="and so on ", endless=True, token_seconds=max(1e-4, float(context.options.get("token_seconds", 0.001)))
     )
 
 
