@@ -23,6 +23,7 @@ import pytest
 from benchmarks.lab import checkout
 from benchmarks.lab.checkout import leaks
 from benchmarks.lab.checkout.environment import prove
+from benchmarks.lab.checkout.sources import _unpack
 from benchmarks.lab.checkout.workspace import excised_tree, suite_command
 from benchmarks.lab.errors import LabError, UsageError
 from benchmarks.lab.fsio import remove_tree
@@ -274,6 +275,55 @@ def sdist(name: str, version: str) -> bytes:
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return buffer.getvalue()
+
+
+def packed(folder: Path, **members: tuple[bytes, str, str, int]) -> Path:
+    """An archive of members given as name -> (type, path below the top folder, link's target, mode)."""
+    archive = folder / "x-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        for kind, path, target, mode in members.values():
+            member = tarfile.TarInfo(f"x-1.0/{path}")
+            member.type, member.linkname, member.mode = kind, target, mode
+            member.size = 2 if kind == tarfile.REGTYPE else 0
+            made.addfile(member, io.BytesIO(b"hi") if member.size else None)
+    return archive
+
+
+def test_an_archive_is_laid_out_with_its_links_and_executable_bits(tmp_path: Path) -> None:
+    archive = packed(
+        tmp_path,
+        directory=(tarfile.DIRTYPE, "pkg", "", 0o755),
+        run=(tarfile.REGTYPE, "pkg/run.sh", "", 0o755),
+        plain=(tarfile.REGTYPE, "pkg/plain", "", 0o600),
+        soft=(tarfile.SYMTYPE, "docs/link", "../pkg/plain", 0o777),
+        hard=(tarfile.LNKTYPE, "same", "x-1.0/pkg/plain", 0o644),
+        fifo=(tarfile.FIFOTYPE, "pkg/fifo", "", 0o644),
+    )
+    _unpack(archive, tmp_path / "tree")
+    laid = {str(path.relative_to(tmp_path / "tree")) for path in (tmp_path / "tree").rglob("*") if not path.is_dir()}
+    assert laid == {"pkg/run.sh", "pkg/plain", "docs/link", "same"}
+    assert (tmp_path / "tree/pkg/run.sh").stat().st_mode & 0o111
+    assert not (tmp_path / "tree/pkg/plain").stat().st_mode & 0o111
+    assert (tmp_path / "tree/docs/link").read_bytes() == (tmp_path / "tree/same").read_bytes() == b"hi"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "target"),
+    [
+        (tarfile.REGTYPE, "../../up", ""),
+        (tarfile.REGTYPE, "a/../../up", ""),
+        (tarfile.REGTYPE, "/etc/up", ""),
+        (tarfile.SYMTYPE, "a/link", "../../up"),
+        (tarfile.SYMTYPE, "link", "/etc/passwd"),
+    ],
+)
+def test_an_archive_that_leads_out_of_its_folder_is_refused(
+    tmp_path: Path, kind: bytes, path: str, target: str
+) -> None:
+    archive = packed(tmp_path, member=(kind, path, target, 0o644))
+    with pytest.raises(LabError, match="leads out of it"):
+        _unpack(archive, tmp_path / "deep" / "er" / "tree")
+    assert not list(tmp_path.rglob("up"))
 
 
 @pytest.fixture

@@ -198,15 +198,28 @@ def _export_fresh(target: Target, place: Path, cache: Path, say: Say) -> None:
 
 
 def _unpack(archive: Path, tree: Path) -> None:
-    """Lay the archive's files below `tree`, without the one top folder of an sdist."""
+    """Lay the archive's files below `tree`, without the one top folder of an sdist.
+
+    By hand, since `extract` learned to refuse what leads out of its folder only in Python 3.11.4.
+    """
     try:
         with tarfile.open(archive) as packed:
             for member in packed.getmembers():
-                _, _, member.name = member.name.partition("/")
-                if member.name:
-                    packed.extract(member, tree, filter="data")
-    except (tarfile.TarError, OSError) as failure:
+                _, _, name = member.name.partition("/")
+                content = packed.extractfile(member) if member.isreg() or member.islnk() else None
+                if _leads_out(Path(name)) or (member.issym() and _leads_out(Path(name).parent / member.linkname)):
+                    raise LabError(f"source: {archive.name} holds {member.name}, which leads out of it")
+                if member.issym():
+                    _lay(tree, "120000", os.fsencode(name), os.fsencode(member.linkname))
+                elif content is not None:
+                    _lay(tree, "100755" if member.mode & 0o100 else "100644", os.fsencode(name), content.read())
+    except (tarfile.TarError, OSError, KeyError) as failure:
         raise LabError(f"source: {archive.name} cannot be unpacked: {failure}") from failure
+
+
+def _leads_out(path: Path) -> bool:
+    """Whether a path in an archive does not stay below its top: absolute, or up and out."""
+    return path.is_absolute() or os.path.normpath(path).split(os.sep)[0] == ".."
 
 
 def _blobs(repository: Path, commit: str) -> Iterator[tuple[str, bytes, bytes]]:
