@@ -219,7 +219,7 @@ def _unpack(archive: Path, tree: Path) -> None:
 
 def _leads_out(path: Path) -> bool:
     """Whether a path in an archive does not stay below its top: absolute, or up and out."""
-    return path.is_absolute() or os.path.normpath(path).split(os.sep)[0] == ".."
+    return path.is_absolute() or Path(os.path.normpath(path)).parts[:1] == ("..",)
 
 
 def _blobs(repository: Path, commit: str) -> Iterator[tuple[str, bytes, bytes]]:
