@@ -232,6 +232,10 @@ def _sent(server: Address, send: Callable[[], httpx.Response]) -> httpx.Response
             f"{server.who}: {server.base_url} accepts connections but does not answer; restart it, or correct the "
             "address (http or https)"
         ) from error
+    except httpx.NetworkError as error:  # reset in the middle, as by a server that dies
+        raise Refused(
+            f"{server.who}: {server.base_url} broke off the connection; see whether the server runs"
+        ) from error
     except httpx.HTTPError as error:
         raise Refused(f"{server.who}: {server.base_url} does not speak HTTP ({type(error).__name__})") from error
 

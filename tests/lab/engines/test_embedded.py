@@ -187,7 +187,9 @@ def test_the_child_dies_with_a_killed_parent(tiny: Path, tmp_path: Path) -> None
 def test_a_dead_server_gives_no_counters_and_a_sentence(tiny: Path, tmp_path: Path) -> None:
     with embedded.EmbeddedEngine().serve(backend(tiny), tmp_path, print) as served:
         with served.trial(TrialContext()) as box:
-            psutil.Process(served.process.pid).kill()
+            killed = psutil.Process(served.process.pid)
+            killed.kill()
+            killed.wait(30)  # its socket listens until it is gone
         assert box.result is None
         with pytest.raises(Refused, match="backend 'tiny': engine 'embedded': nothing listens"):
             served.facts_now()
