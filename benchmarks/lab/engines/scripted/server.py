@@ -44,6 +44,9 @@ JSON_TYPE: Final = (b"content-type", b"application/json")
 SSE_TYPE: Final = (b"content-type", b"text/event-stream")
 
 
+SETTLE_SECONDS = 0.1
+
+
 class Speech(Record, frozen=True, kw_only=True):
     """What a dialect's module offers."""
 
@@ -213,6 +216,8 @@ class ScriptedServer:
         """
 
         async def change() -> Playing:
+            if self._busy:  # a reply that is written whole needs a moment to count as over
+                await asyncio.wait(set(self._busy), timeout=SETTLE_SECONDS)
             await _drop(self._busy)
             played, self._playing = self._playing, Playing()
             return played
