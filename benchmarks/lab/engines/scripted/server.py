@@ -7,12 +7,11 @@ counts its own words, and what it reports on the wire equals what `end` returns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
@@ -42,9 +41,6 @@ REMEMBERED_PROMPTS: Final = 8
 ASIDE: Final = "Work on the repository"  # a title: what requests without tools mostly ask for
 JSON_TYPE: Final = (b"content-type", b"application/json")
 SSE_TYPE: Final = (b"content-type", b"text/event-stream")
-
-
-SETTLE_SECONDS = 0.1
 
 
 class Speech(Record, frozen=True, kw_only=True):
@@ -178,7 +174,7 @@ class ScriptedServer:
         self._playing = Playing()
         self._prompts: deque[list[str]] = deque(maxlen=REMEMBERED_PROMPTS)
         self._open: set[asyncio.Task[None]] = set()
-        self._busy: set[asyncio.Task[None]] = set()  # of these, those with a request under way
+        self._answers: dict[asyncio.Task[None], asyncio.Task[None]] = {}  # an answer to the connection it goes to
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._server: asyncio.Server | None = None
@@ -216,9 +212,10 @@ class ScriptedServer:
         """
 
         async def change() -> Playing:
-            if self._busy:  # a reply that is written whole needs a moment to count as over
-                await asyncio.wait(set(self._busy), timeout=SETTLE_SECONDS)
-            await _drop(self._busy)
+            under_way = {answer: to for answer, to in self._answers.items() if not answer.done()}
+            for answer in under_way:
+                answer.cancel()
+            await asyncio.gather(*under_way.values(), return_exceptions=True)
             played, self._playing = self._playing, Playing()
             return played
 
@@ -248,8 +245,8 @@ class ScriptedServer:
 
     async def _connection(self, line: Line, task: asyncio.Task[None]) -> None:
         while request := await line.receive(self._loop.time):
-            self._busy.add(task)
-            answer = asyncio.ensure_future(self._answer(request, line))
+            answer = self._loop.create_task(self._answer(request, line))
+            self._answers[answer] = task
             more = asyncio.ensure_future(line.reader.read(65536))
             try:
                 await asyncio.wait({answer, more}, return_when=asyncio.FIRST_COMPLETED)
@@ -257,8 +254,8 @@ class ScriptedServer:
                     return  # the client left
                 await answer
             finally:
-                await _settle(answer, more)
-                self._busy.discard(task)
+                del self._answers[answer]
+                await _drop({answer, more})  # nothing started for a request outlives it
             if not more.cancelled():
                 line.wire.receive_data(more.result())
             if not line.next_cycle():
@@ -373,19 +370,12 @@ class ScriptedServer:
         await asyncio.sleep(max(0.0, when - self._loop.time()))  # 0 still lets the loop see that a client left
 
 
-async def _drop(connections: set[asyncio.Task[None]]) -> None:
-    tasks = list(connections)
+async def _drop(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel and wait until all are over; whoever cancels the caller meanwhile is obeyed."""
+    tasks = list(tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _settle(*tasks: asyncio.Future[Any]) -> None:
-    """Nothing started for a request outlives it."""
-    for task in tasks:
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _shared(one: list[str], other: list[str]) -> int:
