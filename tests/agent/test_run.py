@@ -243,17 +243,22 @@ def test_kill_9_in_a_trial_loses_no_row_leaves_no_process_and_the_next_run_goes_
     assert len(desk.rows("batch_start")) == 1
 
 
-def test_ctrl_c_twice_ends_the_trial_at_once_and_its_row_is_void(desk: Desk) -> None:
-    run = desk.start("--results", str(desk.results), "--backend", "scripted:stall", "--client", "stub",
-                     "--task", "toolz-groupby", "--trials", "1", "--skip-smoke", "--stall-seconds", "600")  # fmt: skip
-    wait_for(lambda: started(desk))
-    interrupt_twice(run)
+def assert_ended_at_once(desk: Desk, run: subprocess.Popen[str]) -> None:
+    """The run ends as interrupted, its trial is void, and nothing of it goes on."""
     output, _ = run.communicate(timeout=60)
     assert run.returncode == 130, output
     (row,) = desk.trials()
     assert (row.verdict, row.reason) == ("void", "interrupted")
     assert not desk.rows("batch_end")
     assert not desk.processes()
+
+
+def test_ctrl_c_twice_ends_the_trial_at_once_and_its_row_is_void(desk: Desk) -> None:
+    run = desk.start("--results", str(desk.results), "--backend", "scripted:stall", "--client", "stub",
+                     "--task", "toolz-groupby", "--trials", "1", "--skip-smoke", "--stall-seconds", "600")  # fmt: skip
+    wait_for(lambda: started(desk))
+    interrupt_twice(run)
+    assert_ended_at_once(desk, run)
 
 
 def test_ctrl_c_once_finishes_the_trial_and_stops(desk: Desk) -> None:
@@ -275,12 +280,7 @@ def test_ctrl_c_once_finishes_the_trial_and_stops(desk: Desk) -> None:
 def test_a_terminal_that_is_closed_ends_the_trial_at_once_and_its_row_is_void(desk: Desk) -> None:
     run = stalling(desk, "--stall-seconds", "600")
     run.send_signal(signal.SIGHUP)
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode == 130, output
-    (row,) = desk.trials()
-    assert (row.verdict, row.reason) == ("void", "interrupted")
-    assert not desk.rows("batch_end")
-    assert not desk.processes()
+    assert_ended_at_once(desk, run)
     assert list((desk.folder / "state" / "work").iterdir()) == []
 
 
