@@ -9,6 +9,7 @@ Standard library only, so that the generator runs inside a sandbox by any Python
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import http.client
 import json
@@ -211,14 +212,21 @@ def receive(connection: socket.socket) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Play one of the two ends."""
-    if argv[0] == "engine":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ends = parser.add_subparsers(dest="end", required=True)
+    ends.add_parser("engine")
+    load = ends.add_parser("load")
+    load.add_argument("port", type=int)
+    load.add_argument("count", type=int)
+    load.add_argument("path")
+    given = parser.parse_args(argv)
+    if given.end == "engine":
         asyncio.run(serve())
         return 0
-    port, amount, path = int(argv[1]), int(argv[2]), argv[3]
-    if path == CHAT_PATH:
-        result: dict[str, Any] = {"times": first_tokens(port, amount)}
+    if given.path == CHAT_PATH:
+        result: dict[str, Any] = {"times": first_tokens(given.port, given.count)}
     else:
-        result = scene(port) if path == CLOCKED_PATH else drain(port, amount, path)
+        result = scene(given.port) if given.path == CLOCKED_PATH else drain(given.port, given.count, given.path)
     print(json.dumps(result))
     return 0
 

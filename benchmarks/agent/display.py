@@ -1,4 +1,5 @@
-"""What a person sees while a batch runs: stamped lines, and on a terminal a live line for the trial under way.
+"""What a person sees while a batch runs: stamped lines, and how far the trial under way is: live on a terminal, else
+a line a minute.
 
 It measures nothing and decides nothing; tables and pages are `lab/report`'s.
 """
@@ -21,6 +22,7 @@ from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import count
 
 REFRESH_SECONDS = 0.25
+LINE_SECONDS = 60.0  # where there is no terminal: often enough to see that a long trial goes on
 
 
 class TerminalWatcher:
@@ -45,6 +47,7 @@ class TerminalWatcher:
     def trial_started(self, slot: Slot, position: int, of: int) -> None:
         """A trial begins; it is `position` of `of` as far as is known now."""
         self._slot, self._place, self._started = slot, (position, of), time.monotonic()
+        self._shown = self._started
         if self._screen is None:
             self.say(f"trial {position}/{of} {_name(slot)}: started")
 
@@ -54,18 +57,19 @@ class TerminalWatcher:
             self._heard = True
             self.say("stopping when this trial has ended; Ctrl-C again ends it now, and it is void")
         now = time.monotonic()
-        if self._screen is None or self._slot is None or now - self._shown < REFRESH_SECONDS:
+        every = LINE_SECONDS if self._screen is None else REFRESH_SECONDS
+        if self._slot is None or now - self._shown < every:
             return
         self._shown = now
         position, of = self._place
-        self._screen.update(
-            Text(
-                f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  rest: {self._remaining(now)}  "
-                f"turns {live.turns}  prompt {_known(live.prompt_total)}  output {_known(live.output)}",
-                no_wrap=True,
-                overflow="ellipsis",
-            )
+        status = (
+            f"{position}/{of} {_name(self._slot)}  {now - self._started:.0f} s  rest: {self._remaining(now)}  "
+            f"turns {live.turns}  prompt {_known(live.prompt_total)}  output {_known(live.output)}"
         )
+        if self._screen is None:
+            self.say(f"trial {status}")
+        else:
+            self._screen.update(Text(status, no_wrap=True, overflow="ellipsis"))
 
     def trial_ended(self, row: TrialRow) -> None:
         """A row was written."""

@@ -22,6 +22,7 @@ from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import count, listing, suggest
 
+SHIPPED_DEMO: Final = ("embedded", "HuggingFaceTB/SmolLM2-135M-Instruct")  # what is said of it at the end is known
 MOST_TRIALS: Final = 100_000  # a plan stands whole in memory, and none of this size would come to its end
 
 
@@ -99,22 +100,32 @@ def prefix(bench: batch.Bench) -> str:
 
 
 def dry_run(bench: batch.Bench) -> None:
-    """Run the controls and say the plan with an estimate; no model is called and no row is written."""
+    """Say the plan with an estimate, then run the controls; no model is called and no row is written."""
     say = bench.watcher.say
+    plan = bench.plan
+    _say_plan(bench, plan.tasks)
+    say(f"rows would go to {bench.book.path}")
+    say(f"running the controls of {count(len(plan.tasks), 'task')}: each suite with the original body and without")
     left_out: dict[str, str] = {}
     assignments = batch.rehearse(bench, left_out)
+    batch.refuse_if_none("task", assignments, left_out)
+    if left_out:
+        say(f"left out by its controls: {', '.join(left_out)}")
+        _say_plan(bench, tuple(assignments))
+    else:
+        say("every control came out as known")
+
+
+def _say_plan(bench: batch.Bench, tasks: Sequence[str]) -> None:
     plan = bench.plan
     cells = ", ".join(map(str, plan.cells))
-    total = len(plan.cells) * len(assignments) * plan.trials
-    say(
-        f"plan: {count(len(assignments), 'task')} x {count(len(plan.cells), 'cell')} ({cells}) x "
-        f"{count(plan.trials, 'trial')} = {count(total, 'trial')}, "
-        f"{plan.order}, isolation {plan.isolation}"
+    total = len(plan.cells) * len(tasks) * plan.trials
+    bench.watcher.say(
+        f"plan: {count(len(tasks), 'task')} x {count(len(plan.cells), 'cell')} ({cells}) x "
+        f"{count(plan.trials, 'trial')} = {count(total, 'trial')}, {plan.order}, isolation {plan.isolation}"
     )
-    say(f"tasks: {', '.join(assignments)}")
-    say(f"rows would go to {bench.book.path}")
-    say(_estimate(bench, tuple(assignments)))
-    batch.refuse_if_none("task", assignments, left_out)
+    bench.watcher.say(f"tasks: {', '.join(tasks)}")
+    bench.watcher.say(_estimate(bench, tasks))
 
 
 def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
@@ -125,10 +136,12 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
         yield f"left out: {name}: {why}"
     if outcome.interrupted:
         yield "interrupted: the same command continues this batch"
-    purposes = {backend.purpose for backend in bench.backends.values()}
-    if "demo" in purposes:
+    demos = [backend for backend in bench.backends.values() if backend.purpose == "demo"]
+    if demos and outcome.done:
+        why = "the demo model is too small for these tasks, and its chat template knows no tools"
+        shipped = all((one.engine, one.weights_id) == SHIPPED_DEMO for one in demos)
         yield (
-            "the demo model is too small for these tasks, and its chat template knows no tools: its failures say "
+            f"{why if shipped else f'{listing(one.name for one in demos)}: purpose demo'}: its failures say "
             "nothing about clients. That the harness works is shown by the controls and by `uv run "
             "benchmarks/agent/run.py --backend scripted --tag starter`, which solves them through the same client"
         )
@@ -196,8 +209,9 @@ def _backend(lab: labfile.Lab, given: str) -> Backend:
 
 def _clients(options: Options, lab: labfile.Lab) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(options.clients or lab.defaults.clients))
+    where = "--client" if options.clients else f"`clients` of defaults in {listing(map(str, lab.files))}"
     for name in names:
-        clients.find(name)
+        clients.find(name, where)
     return names
 
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.lab.errors import UsageError
-from benchmarks.lab.text import shorten
+from benchmarks.lab.text import shorten, suggest
 
 
 class Parser(ArgumentParser):
     """argparse's, whose mistakes are one sentence like all others, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
-        """UsageError with argparse's words."""
-        raise UsageError(message.removeprefix("argument "))
+        """UsageError with argparse's words, and the flag that an unknown one may be meant for."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        hint = "" if unknown == message else suggest(unknown.split("=")[0].split()[0], self._option_string_actions)
+        raise UsageError(message.removeprefix("argument ") + hint)
 
 
 def text(given: str) -> str:

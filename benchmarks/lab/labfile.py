@@ -245,7 +245,8 @@ def _known_backends(at: At | None, defaults: Defaults, backends: Mapping[str, Ba
         if name not in backends:
             where = at.value["backends"].where if at is not None and "backends" in at.value else SHIPPED
             raise UsageError(
-                f"{where}: `backends` of defaults names an entry that is not there{suggest(name, backends)}"
+                f"{where}: `backends` of defaults names an entry that is not there{suggest(name, backends)}; there "
+                f"are {listing(backends, 12)}"
             )
 
 
@@ -264,6 +265,8 @@ def _mapping(at: At, what: str, known: tuple[str, ...] | None = None) -> dict[st
             hint = f"{suggest(name, known)}; known: {listing(known, 30)}"
             if known is SECTIONS and isinstance(entry.value, dict | None):
                 hint += "; a backend stands below `backends:`, further to the right"
+            if "sampler" in known and name in SAMPLER_NAMES:
+                hint = f"; it belongs into its `sampler:`, like `sampler: {{{name}: ...}}`"
             raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{hint}")
     return at.value
 

@@ -65,9 +65,10 @@ def unsupported(client: Client, endpoint: Endpoint, backend: Backend) -> str | N
         return None  # it shows the machinery; that the model cannot do the work is known and said
     context, cap = endpoint.facts.context, backend.max_tokens or 0
     if context is not None and client.min_context + cap > context:
+        reply = f" and {cap} for the reply" if cap else ""
         return (
-            f"{client.name} needs {client.min_context} tokens for its own first prompt and {cap} for the reply; "
-            f"{backend.name} has a context of {context}"
+            f"{client.name} needs {client.min_context} tokens for its own first prompt{reply}; {backend.name} has a "
+            f"context of {context}: serve it with a larger one (docs/runbook.md)"
         )
     if client.tool_loop and endpoint.facts.template_tools is False:
         return (

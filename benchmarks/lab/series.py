@@ -19,6 +19,7 @@ from benchmarks.lab.text import digest_of
 CELL_KEYS: Final = tuple(name for name, key in stamp.KEYS.items() if key.series == "cell")
 TASK_KEYS: Final = tuple(name for name, key in stamp.KEYS.items() if key.series == "task")
 KEYS: Final = (*CELL_KEYS, *TASK_KEYS)
+MEANINGS: Final[Mapping[str, str]] = {name: stamp.KEYS[name].meaning for name in KEYS}
 
 # What a row itself says and may not be pooled across either.
 ROW_KEYS: Final = ("locked",)

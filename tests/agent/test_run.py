@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agent import planning, run
-from benchmarks.lab import ledger, machine
+from benchmarks.lab import labfile, ledger, machine, paths
 from benchmarks.lab.batch import Outcome
+from benchmarks.lab.model import Backend
 from benchmarks.lab.report import pages
 from benchmarks.lab.session import SAME_REQUEST_SECONDS
 from tests.agent.conftest import QUICK_TASK
@@ -90,8 +91,8 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(desk: Desk) -> None:
     code, output = desk.trial(*SCRIPTED, "--dry-run")
     assert code == 0, output
     assert "1 task x 1 cell (scripted/stub) x 1 trial = 1 trial," in output
-    assert "gold passes, excised fails" in output
-    assert "estimate" in output
+    assert output.index("estimate") < output.index("gold passes, excised fails")
+    assert "every control came out as known" in output
     assert not desk.results.exists()
     assert not list((desk.folder / "state").glob("evidence/**/*"))
 
@@ -128,6 +129,28 @@ def test_mistakes_are_one_sentence_with_code_2(desk: Desk, flags: tuple[str, ...
     assert output.count("\n") == 1
     assert "Traceback" not in output
     assert not desk.results.exists()
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_fetched_or_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = desk.folder / "mine.yaml"
+    lab.write_text("backends:\n  x: {engine: openai, base_url: 'http://127.0.0.1:1'}\n")
+    monkeypatch.setenv("LAB_FILE", str(lab))
+    code, output = desk.run("--results", str(desk.results), "--backend", "x", "--client", "qwen")
+    assert code == 3
+    assert "nothing listens at http://127.0.0.1:1" in output
+    assert "install" not in output
+    assert not desk.results.exists()
+
+
+def test_a_client_misspelled_in_the_lab_file_is_looked_for_there(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = desk.folder / "mine.yaml"
+    lab.write_text("defaults:\n  clients: [codx]\n")
+    monkeypatch.setenv("LAB_FILE", str(lab))
+    code, output = desk.run("--results", str(desk.results))
+    assert code == 2
+    assert f"{lab}: 'codx' is not known (did you mean \"codex\"?)" in output
 
 
 def test_another_head_than_the_required_one_is_refused(desk: Desk) -> None:
@@ -239,7 +262,7 @@ def test_kill_9_in_a_trial_loses_no_row_leaves_no_process_and_the_next_run_goes_
     wait_for(lambda: len(list((desk.folder / "state" / "work").glob("trial-*"))) == 1)
     interrupt_twice(again)
     output, _ = again.communicate(timeout=120)
-    assert "continuing batch" in output
+    assert ": 1 trial counted already, 0 void" in output
     assert len(desk.rows("batch_start")) == 1
 
 
@@ -319,6 +342,27 @@ def test_private_words_stay_out_of_the_ledger(done: tuple[Desk, str]) -> None:
 def test_no_work_folder_is_left(done: tuple[Desk, str]) -> None:
     desk, _ = done
     assert list(Path(desk.folder / "state" / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "trials", "said"),
+    [
+        (
+            labfile.load(paths.checkout_root() / "lab.yaml").backends["embedded"],
+            3,
+            "the demo model is too small for these tasks",
+        ),
+        (labfile.load(paths.checkout_root() / "lab.yaml").backends["embedded"], 0, None),
+        (Backend(name="mine", engine="openai", purpose="demo"), 3, "mine: purpose demo: its failures say nothing"),
+        (Backend(name="mine", engine="openai"), 3, None),
+    ],
+)
+def test_what_is_said_of_a_demo_is_known_of_it(backend: Backend, trials: int, said: str | None) -> None:
+    bench = SimpleNamespace(book=SimpleNamespace(path="x"), backends={backend.name: backend})
+    outcome = Outcome(batch="b", done=trials, void=0, given_up=0, interrupted=False, left_out={})
+    words = list(planning.closing_words(bench, outcome))[1:]  # type: ignore[arg-type]
+    assert len(words) == (said is not None)
+    assert all(said is not None and line.startswith(said) for line in words)
 
 
 def test_the_default_ledger_by_a_relative_path_makes_the_pages_anew_too(

@@ -29,6 +29,13 @@ def test_what_is_empty_or_no_text_is_refused(kind: object) -> None:
     assert "is no UTF-8 text" in mistake(kind, "/tmp/\udcff.jsonl")
 
 
+def test_an_unknown_flag_gets_the_one_it_may_be_meant_for() -> None:
+    parser = flags.Parser(prog="some.py", allow_abbrev=False)
+    parser.add_argument("--backend")
+    with pytest.raises(UsageError, match=r'^unrecognized arguments: --bakend=x \(did you mean "--backend"\?\)$'):
+        parser.parse_args(["--bakend=x"])
+
+
 @pytest.mark.parametrize("given", ["0", "-5", "11", "1.5", "²", "x", "", "9" * 5000])
 def test_a_number_is_whole_and_within_its_limits(given: str) -> None:
     sentence = mistake(flags.whole(1, 10, "days"), given)

@@ -230,7 +230,12 @@ def test_a_mistake_in_an_entry_names_its_line_and_the_fix(read: Reader, line: st
         ("defaults:\n  trials: many", 2, "`trials` of defaults must be a whole number, not text"),
         ("defaults:\n  trials: 0", 2, "must be greater than 0"),
         ("defaults:\n  order: blockd", 2, 'one of interleaved, blocked (did you mean "blocked"?)'),
-        ("defaults:\n  backends: [embeded]", 2, 'names an entry that is not there (did you mean "embedded"?)'),
+        (
+            "defaults:\n  backends: [embeded]",
+            2,
+            'names an entry that is not there (did you mean "embedded"?); there are embedded',
+        ),
+        ("backends:\n  a: {engine: x, temperature: 0.2}", 2, "it belongs into its `sampler:`, like `sampler: {temper"),
         ("budgets:\n  wall_seconds: 3", 2, "`wall_seconds` is no setting of budgets; known: default, tiers"),
         ("budgets:\n  tiers:\n    5: {turns: 3}", 3, "`5` is no setting of budgets.tiers"),
         ("budgets:\n  default:\n    wall_seconds: .inf", 3, "must be finite"),

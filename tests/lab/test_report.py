@@ -324,7 +324,23 @@ def test_a_task_with_another_definition_is_another_task(book: Book) -> None:
     assert [(e.variant, e.k, e.n) for e in entries] == [("1", 3, 3), ("2", 0, 3)]
     text = book.text()
     assert "definition 2" in text
-    assert "boltons-slugify of boltons has 2 definitions, not pooled: they differ in task_digest." in text
+    assert "boltons-slugify of boltons has 2 definitions, not pooled: they differ in task_digest (" in text
+
+
+def test_rates_of_a_target_are_of_the_newest_definition_of_each_task(book: Book) -> None:
+    book.trials(3)
+    book.trials(0, 2, 1, stamped={"task_digest": "cc" * 32})
+    book.trials(0, 0, 1)
+    section = only_section(book)
+    assert [(t.k, t.n, t.void) for t in figures.figures(section).targets] == [(0, 2, 1)]
+    assert [task.latest for task in section.tasks] == [False, True]
+    assert "only the newest with a counted trial is in these rates" in book.text()
+
+
+def test_cells_that_ran_other_definitions_of_a_task_have_not_run_the_same_tasks(book: Book) -> None:
+    book.trials(3, backend="a")
+    book.trials(3, backend="b", stamped={"task_digest": "cc" * 32})
+    assert "The cells have not run the same tasks" in book.text()
 
 
 def test_demo_and_harness_cells_are_marked_and_kept_out_of_comparisons(book: Book) -> None:

@@ -13,7 +13,7 @@ from benchmarks.lab import (
     paths,
 )
 from benchmarks.lab.batch.bench import Bench, Outcome, Write, work_place
-from benchmarks.lab.batch.setup import prepare
+from benchmarks.lab.batch.setup import prepare, serve
 from benchmarks.lab.batch.trials import run_owed
 from benchmarks.lab.errors import Refused
 from benchmarks.lab.model import Record, Verdict
@@ -26,13 +26,15 @@ def execute(bench: Bench) -> Outcome:
     """Run the plan to its end, or until the person stops it; a later call with the same plan goes on where it ended."""
     with ExitStack() as held:
         held.enter_context(work_place(bench.watcher.say, sweep=bench.locked))
-        return _execute(bench, *_open(bench, held))
+        return _execute(bench, held)
 
 
-def _execute(bench: Bench, batch: str, done: list[tuple[Slot, Verdict]]) -> Outcome:
+def _execute(bench: Bench, held: ExitStack) -> Outcome:
     begin = time.monotonic()
     with ExitStack() as stack:
-        setup = prepare(bench, stack, _writer(bench, batch))
+        servers = serve(bench, stack)  # first: a wrong address costs no download, and leaves no batch in the ledger
+        batch, done = _open(bench, held)
+        setup = prepare(bench, servers, _writer(bench, batch))
         run_owed(bench, setup, batch, done)
     every = slots(bench.plan)
     still = owed(
@@ -70,7 +72,10 @@ def _open(bench: Bench, held: ExitStack) -> tuple[str, list[tuple[Slot, Verdict]
         claimed = found.batch  # and look again: it may have grown, or ended, before it was ours
     if found is not None:
         done = [(Slot(**key._asdict()), verdict) for key, verdict in found.results]
-        bench.watcher.say(f"continuing batch {found.batch}: {count(len(done), 'trial')} done already")
+        voids = sum(verdict == "void" for _, verdict in done)
+        bench.watcher.say(
+            f"continuing batch {found.batch}: {count(len(done) - voids, 'trial')} counted already, {voids} void"
+        )
         return found.batch, done
     batch = ledger.new_id()
     _claim(bench, batch, held)

@@ -1,4 +1,4 @@
-"""From a plan to what its trials need: installations, environments, engines, and clients that conform."""
+"""From a plan to what its trials need: servers, installations, environments, engines, and clients that conform."""
 
 from __future__ import annotations
 
@@ -39,12 +39,22 @@ class Setup:
     left_out: dict[str, str]
 
 
-def prepare(bench: Bench, stack: ExitStack, write: Write) -> Setup:
-    """Install, serve, check conformance, run the controls. Raises Refused when nothing is left to try."""
+def serve(bench: Bench, stack: ExitStack) -> dict[str, Served]:
+    """Every backend of the plan, by name, until `stack` closes. Raises LabError for one that does not answer."""
+    servers = {}
+    for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
+        begin = time.monotonic()
+        servers[name] = _serve(stack, bench.backends[name], bench.watcher.say)
+        bench.watcher.say(f"backend {name}: ready after {time.monotonic() - begin:.1f} s")
+    return servers
+
+
+def prepare(bench: Bench, servers: Mapping[str, Served], write: Write) -> Setup:
+    """Install, check conformance, run the controls. Raises Refused when nothing is left to try."""
     left_out: dict[str, str] = {}
     kits = _install(bench, write, left_out)
     built = environments(bench)
-    rigs = _rigs(bench, _servers(bench, stack), kits, write, left_out)
+    rigs = _rigs(bench, servers, kits, write, left_out)
     if bench.plan.smoke and rigs:
         rigs = _conforming(bench, rigs, built, write, left_out)
     refuse_if_none("cell", rigs, left_out)
@@ -70,15 +80,6 @@ def _install(bench: Bench, write: Write, left_out: dict[str, str]) -> dict[str, 
             left_out[name] = str(refusal)
             bench.watcher.say(str(refusal))
     return kits
-
-
-def _servers(bench: Bench, stack: ExitStack) -> dict[str, Served]:
-    servers = {}
-    for name in dict.fromkeys(cell.backend for cell in bench.plan.cells):
-        begin = time.monotonic()
-        servers[name] = _serve(stack, bench.backends[name], bench.watcher.say)
-        bench.watcher.say(f"backend {name}: ready after {time.monotonic() - begin:.1f} s")
-    return servers
 
 
 def _serve(stack: ExitStack, backend: Backend, say: Callable[[str], None]) -> Served:

@@ -30,21 +30,21 @@ CLIENTS: Final[Mapping[str, Client]] = {
 }
 
 
-def find(name: str) -> Client:
+def find(name: str, where: str = "--client") -> Client:
     """The client of that name in the table, or the `Client` at `package.module:NAME` from outside the checkout.
 
-    Raises UsageError for a name that is in neither.
+    Raises UsageError for a name that is in neither; it begins with `where`, the place of the name.
     """
     if name in CLIENTS:
         return CLIENTS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
         known = f"{', '.join(CLIENTS)}, or package.module:NAME"
-        raise UsageError(f"--client: {name!r} is not known{text.suggest(name, CLIENTS)}; give one of {known}.")
+        raise UsageError(f"{where}: {name!r} is not known{text.suggest(name, CLIENTS)}; give one of {known}.")
     try:
         client = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a module from outside raises while it is loaded
-        raise UsageError(f"--client: {name!r} cannot be loaded: {error}.") from error
+        raise UsageError(f"{where}: {name!r} cannot be loaded: {error}.") from error
     if not isinstance(client, Client):
-        raise UsageError(f"--client: {name!r} is a {type(client).__name__}, not a benchmarks.lab.model.Client.")
+        raise UsageError(f"{where}: {name!r} is a {type(client).__name__}, not a benchmarks.lab.model.Client.")
     return client

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -108,11 +110,18 @@ def wait_ready(server: Address, model: str, dialect: Dialect, seconds: float, al
                 return Readiness(
                     health_seconds=health, completion_seconds=time.monotonic() - began, model_answered=answered
                 )
-            last = f"{reply.status_code} {shorten(reply.text, 200)}"
+            if _is_page(reply):
+                raise UsageError(
+                    f"{server.who}: {server.base_url} answers with a web page, so it is no model server; correct the "
+                    "host or the port"
+                )
+            last = f"{reply.status_code} {shorten(' '.join(reply.text.split()), 200)}"
             if reply.status_code != 503:
                 break
             time.sleep(POLL_SECONDS)
-    raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}")
+    path = urlsplit(server.base_url).path
+    hint = f"; if {path} is not where it stands, leave that out of the address" if path else ""
+    raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}{hint}")
 
 
 def speaks(server: Address, model: str, seconds: float) -> tuple[Dialect, ...]:
@@ -170,7 +179,7 @@ def llama_facts(server: Address) -> EngineFacts | None:
         meta = mapping(listed[0].get("meta")) if listed else {}
         return told(
             engine="llama.cpp",
-            version=props.get("build_info"),
+            version=_build(props.get("build_info")),
             model_id=props.get("model_alias") or (listed[0].get("id") if listed else None),
             quantization=props.get("model_ftype") or meta.get("ftype"),
             context=_slot_context(slots) or settings.get("n_ctx"),
@@ -224,6 +233,10 @@ def _sent(server: Address, send: Callable[[], httpx.Response]) -> httpx.Response
     try:
         return send()
     except httpx.ConnectError as error:
+        if _is_unknown_host(error):
+            raise UsageError(
+                f"{server.who}: no host has the name in {server.base_url}; correct the name, or write its address"
+            ) from error
         raise Refused(
             f"{server.who}: nothing listens at {server.base_url}; start the server or correct the address"
         ) from error
@@ -274,8 +287,24 @@ def _model_of(reply: httpx.Response, server: Address) -> str | None:
     return str(found) if found else None
 
 
+def _is_unknown_host(error: BaseException | None) -> bool:
+    """Whether it was the look-up of the name that failed; httpx says so only in what it was raised from."""
+    return isinstance(error, socket.gaierror) or (
+        error is not None and _is_unknown_host(error.__cause__ or error.__context__)
+    )
+
+
+def _is_page(reply: httpx.Response) -> bool:
+    return "html" in reply.headers.get("content-type", "")
+
+
 def _kind(reply: httpx.Response) -> str:
-    return "a web page" if "html" in reply.headers.get("content-type", "") else "something"
+    return "a web page" if _is_page(reply) else "something"
+
+
+def _build(told: Any) -> Any:
+    """A build that was made without its number says `b0-unknown`, which is no version."""
+    return None if isinstance(told, str) and told.endswith("-unknown") else told
 
 
 def _slot_context(slots: Any) -> int | None:

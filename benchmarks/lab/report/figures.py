@@ -95,7 +95,7 @@ class Figures(Record, frozen=True, kw_only=True):
     """Everything computed of one section."""
 
     entries: tuple[Entry, ...]
-    targets: tuple[TargetRate, ...]
+    targets: tuple[TargetRate, ...]  # of the latest definition of each task: definitions are never pooled
     macro: tuple[MacroAverage, ...]
     comparisons: tuple[Comparison, ...]
     failures: tuple[Tally, ...]
@@ -107,8 +107,9 @@ class Figures(Record, frozen=True, kw_only=True):
 def figures(section: Section) -> Figures:
     """Compute one section. Comparisons only among measured, locked, current columns."""
     entries = tuple(entry(column, task) for task in section.tasks for column in section.columns)
+    current = [e for e in entries if e.place in {task.place for task in section.tasks if task.latest}]
     targets = tuple(
-        rate for column in section.columns for rate in _target_rates(column.letter, entries) if rate.n or rate.void
+        rate for column in section.columns for rate in _target_rates(column.letter, current) if rate.n or rate.void
     )
     return Figures(
         entries=entries,

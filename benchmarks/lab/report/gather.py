@@ -99,6 +99,7 @@ class TaskVariant(Record, frozen=True, kw_only=True):
     target: str
     variant: str  # "" when the task has one definition on this page
     key: tuple[str, ...]
+    latest: bool  # of the task's definitions the newest with a counted trial
 
     @property
     def place(self) -> Place:
@@ -258,7 +259,10 @@ def _cell_place(trial: Trial) -> CellPlace:
 
 
 def _recency(trials: Sequence[Trial]) -> tuple[bool, datetime, str]:
-    """Of a cell's series the one with the largest is the latest; void trials decide only where nothing counts."""
+    """Of a cell's series, or a task's definitions, the one with the largest is the latest.
+
+    Void trials decide only where nothing counts.
+    """
     counted = [trial for trial in trials if trial.counted]
     last = (counted or trials)[-1]
     return bool(counted), last.moment, last.id
@@ -280,13 +284,17 @@ def _kind(purpose: Purpose) -> Kind:
 
 
 def _tasks(trials: Sequence[Trial]) -> tuple[TaskVariant, ...]:
-    seen: dict[Task, list[tuple[str, ...]]] = {}
+    seen: dict[Task, dict[series.Key, list[Trial]]] = {}
     for trial in sorted(trials, key=lambda trial: (trial.moment, trial.id)):
-        keys = seen.setdefault(trial.task, [])
-        if trial.task_key not in keys:
-            keys.append(trial.task_key)
+        seen.setdefault(trial.task, {}).setdefault(trial.task_key, []).append(trial)
     return tuple(
-        TaskVariant(task=task, target=target, variant=str(number) if len(keys) > 1 else "", key=found)
-        for (target, task), keys in sorted(seen.items())
-        for number, found in enumerate(keys, 1)
+        TaskVariant(
+            task=task,
+            target=target,
+            variant=str(number) if len(definitions) > 1 else "",
+            key=found,
+            latest=members is max(definitions.values(), key=_recency),
+        )
+        for (target, task), definitions in sorted(seen.items())
+        for number, (found, members) in enumerate(definitions.items(), 1)
     )

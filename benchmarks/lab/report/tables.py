@@ -184,7 +184,8 @@ def _variants(section: Section) -> list[str]:
         differ = [
             key for key, values in zip(series.TASK_KEYS, zip(*keys, strict=True), strict=True) if len(set(values)) > 1
         ]
-        told.append(f"{name} of {target} has {len(keys)} definitions, not pooled: they differ in {listing(differ)}.")
+        what = listing([f"{key} ({series.MEANINGS[key]})" for key in differ])
+        told.append(f"{name} of {target} has {len(keys)} definitions, not pooled: they differ in {what}.")
     return told
 
 
@@ -236,14 +237,22 @@ def _targets(section: Section, found: Figures) -> Table:
         notes=(
             "A target's percentage is the mean over its tasks; the macro-average is the mean over targets. An interval "
             "resamples whole tasks and needs 8 that did not all end alike.",
+            *_older_definitions(section),
             *_unlike_tasks(section, found),
         ),
     )
 
 
+def _older_definitions(section: Section) -> tuple[str, ...]:
+    if all(task.latest for task in section.tasks):
+        return ()
+    return ("Of a task with several definitions only the newest with a counted trial is in these rates.",)
+
+
 def _unlike_tasks(section: Section, found: Figures) -> tuple[str, ...]:
+    current = {task.place for task in section.tasks if task.latest}
     run = {
-        column.letter: {e.place for e in found.entries if e.column == column.letter and e.n}
+        column.letter: {e.place for e in found.entries if e.column == column.letter and e.n and e.place in current}
         for column in section.columns
     }
     if len({frozenset(tasks) for tasks in run.values()}) <= 1:

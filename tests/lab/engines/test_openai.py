@@ -126,6 +126,49 @@ def test_a_web_page_instead_of_a_completion() -> None:
         attach(url).__enter__()
 
 
+def test_a_web_page_as_an_error_is_named_and_not_repeated() -> None:
+    routes = {DIALECTS["openai-chat"].path: lambda: (501, "text/html", "<!DOCTYPE HTML>\n<title>Error</title>")}
+    with fake(routes) as url, pytest.raises(UsageError) as caught:
+        attach(url, model="m").__enter__()
+    assert str(caught.value) == (
+        f"backend 'mine': field base_url: {url} answers with a web page, so it is no model server; correct the host "
+        "or the port"
+    )
+
+
+def test_a_path_too_much_in_the_address_is_named() -> None:
+    with (
+        fake({}) as url,
+        pytest.raises(Refused, match="if /v1/chat/completions is not where it stands, leave that out of the address"),
+    ):
+        attach(f"{url}/v1/chat/completions", model="m").__enter__()
+
+
+def test_a_refusal_of_several_lines_becomes_one() -> None:
+    refused = {DIALECTS["openai-chat"].path: lambda: (400, "text/plain", "no\n  such\nmodel")}
+    with fake(refused) as url, pytest.raises(Refused, match=r"its last answer: 400 no such model$"):
+        attach(url, model="m").__enter__()
+
+
+def test_a_host_that_is_not_there_is_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*asked: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(
+        UsageError, match=r"field base_url: no host has the name in http://no-such\.invalid:80; correct"
+    ):
+        attach("http://no-such.invalid:80").__enter__()
+
+
+def test_a_build_without_its_number_tells_no_version() -> None:
+    props = {"default_generation_settings": {"params": {}}, "build_info": "b0-unknown"}
+    with fake({"/props": props, "/v1/models": MODELS}) as url:
+        told = ask.llama_facts(ask.Address(base_url=url, who="it"))
+    assert told is not None
+    assert told.version is None
+
+
 def test_case_25_accepts_and_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
