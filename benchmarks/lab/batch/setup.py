@@ -1,4 +1,4 @@
-"""From a plan to what its trials need: servers, installations, environments, engines, and clients that conform."""
+"""From a plan to what its trials need: servers, installations, environments, and clients that conform."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from benchmarks.lab.text import shorten
 
 ANSWER_SECONDS: Final = 10.0  # for a question that needs no model
 POLL_SECONDS: Final = 0.05
+PAGE: Final = "a web page"
 PROBE_TOOL: Final = "local_lab_probe"
 SAMPLER_KEYS: Final = (*get_args(SamplerName), "samplers")  # the last: the order in which they apply
 COUNTERS: Final = {
@@ -110,17 +111,14 @@ def wait_ready(server: Address, model: str, dialect: Dialect, seconds: float, al
                 return Readiness(
                     health_seconds=health, completion_seconds=time.monotonic() - began, model_answered=answered
                 )
-            if _is_page(reply):
-                raise UsageError(
-                    f"{server.who}: {server.base_url} answers with a web page, so it is no model server; correct the "
-                    "host or the port"
-                )
-            last = f"{reply.status_code} {shorten(' '.join(reply.text.split()), 200)}"
+            last = f"{reply.status_code} {_words(reply)}"
             if reply.status_code != 503:
                 break
             time.sleep(POLL_SECONDS)
     path = urlsplit(server.base_url).path
     hint = f"; if {path} is not where it stands, leave that out of the address" if path else ""
+    if last.endswith(PAGE):
+        hint = "; a model server has none, so correct the host or the port"
     raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}{hint}")
 
 
@@ -294,12 +292,14 @@ def _is_unknown_host(error: BaseException | None) -> bool:
     )
 
 
-def _is_page(reply: httpx.Response) -> bool:
-    return "html" in reply.headers.get("content-type", "")
+def _words(reply: httpx.Response) -> str:
+    """What a reply says, in one line."""
+    kind = _kind(reply)
+    return kind if kind == PAGE else shorten(" ".join(reply.text.split()), 200)
 
 
 def _kind(reply: httpx.Response) -> str:
-    return "a web page" if _is_page(reply) else "something"
+    return PAGE if "html" in reply.headers.get("content-type", "") else "something"
 
 
 def _build(told: Any) -> Any:

@@ -128,11 +128,11 @@ def test_a_web_page_instead_of_a_completion() -> None:
 
 def test_a_web_page_as_an_error_is_named_and_not_repeated() -> None:
     routes = {DIALECTS["openai-chat"].path: lambda: (501, "text/html", "<!DOCTYPE HTML>\n<title>Error</title>")}
-    with fake(routes) as url, pytest.raises(UsageError) as caught:
+    with fake(routes) as url, pytest.raises(Refused) as caught:
         attach(url, model="m").__enter__()
     assert str(caught.value) == (
-        f"backend 'mine': field base_url: {url} answers with a web page, so it is no model server; correct the host "
-        "or the port"
+        f"backend 'mine': field base_url: {url} did not complete one token; its last answer: 501 a web page; a model "
+        "server has none, so correct the host or the port"
     )
 
 
