@@ -48,7 +48,7 @@ def test_the_meters_sums_equal_the_engines_own_counters(tiny: Desk) -> None:
     assert row.tokens is not None
     assert row.engine_counters is not None
     assert row.tokens.output == row.engine_counters.output
-    assert "the demo model is too small" in output
+    assert "tiny: purpose demo: its failures say nothing about clients" in output
 
 
 def test_a_cancelled_exchange_is_partial_and_its_sums_are_unknown_not_zero(tiny: Desk) -> None:
