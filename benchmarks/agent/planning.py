@@ -22,7 +22,6 @@ from benchmarks.lab.schedule import Cell, Plan
 from benchmarks.lab.session import Interrupts
 from benchmarks.lab.text import count, listing, suggest
 
-SHIPPED_DEMO: Final = ("embedded", "HuggingFaceTB/SmolLM2-135M-Instruct")  # what is said of it at the end is known
 MOST_TRIALS: Final = 100_000  # a plan stands whole in memory, and none of this size would come to its end
 
 
@@ -136,14 +135,11 @@ def closing_words(bench: batch.Bench, outcome: batch.Outcome) -> Iterator[str]:
         yield f"left out: {name}: {why}"
     if outcome.interrupted:
         yield "interrupted: the same command continues this batch"
-    demos = [backend for backend in bench.backends.values() if backend.purpose == "demo"]
-    if demos and outcome.done:
-        why = "the demo model is too small for these tasks, and its chat template knows no tools"
-        shipped = all((one.engine, one.weights_id) == SHIPPED_DEMO for one in demos)
+    for demo in (one for one in bench.backends.values() if one.purpose == "demo" and outcome.done):
         yield (
-            f"{why if shipped else f'{listing(one.name for one in demos)}: purpose demo'}: its failures say "
-            "nothing about clients. That the harness works is shown by the controls and by `uv run "
-            "benchmarks/agent/run.py --backend scripted --tag starter`, which solves them through the same client"
+            f"{demo.note or f'{demo.name} is a demo'}: its failures say nothing about clients. That the harness works "
+            "is shown by the controls and by `uv run benchmarks/agent/run.py --backend scripted --tag starter`, which "
+            "solves them through the same client"
         )
 
 

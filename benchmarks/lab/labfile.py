@@ -262,13 +262,18 @@ def _mapping(at: At, what: str, known: tuple[str, ...] | None = None) -> dict[st
                 raise UsageError(
                     f"{entry.where}: a key may not stand in the lab file; name a variable in `api_key_env`"
                 )
-            hint = f"{suggest(name, known)}; known: {listing(known, 30)}"
-            if known is SECTIONS and isinstance(entry.value, dict | None):
-                hint += "; a backend stands below `backends:`, further to the right"
-            if "sampler" in known and name in SAMPLER_NAMES:
-                hint = f"; it belongs into its `sampler:`, like `sampler: {{{name}: ...}}`"
-            raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{hint}")
+            raise UsageError(f"{entry.where}: `{name}` is no setting of {what}{_right_place(name, entry, known)}")
     return at.value
+
+
+def _right_place(name: str, entry: At, known: tuple[str, ...]) -> str:
+    """What an unknown name may be meant for, or where it belongs."""
+    if "sampler" in known and name in SAMPLER_NAMES:
+        return f"; it belongs into its `sampler:`, like `sampler: {{{name}: ...}}`"
+    hint = f"{suggest(name, known)}; known: {listing(known, 30)}"
+    if known is SECTIONS and isinstance(entry.value, dict | None):
+        hint += "; a backend stands below `backends:`, further to the right"
+    return hint
 
 
 def _settings(record: type[Record], *fixed: str) -> tuple[str, ...]:

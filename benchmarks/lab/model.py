@@ -223,6 +223,7 @@ class Backend(Record, frozen=True, kw_only=True):
     model: str | None = None  # the name to ask for; None: the engine's own
     aliases: tuple[str, ...] = ()  # further names the engine may answer with
     purpose: Purpose = "measure"
+    note: str | None = None  # for people: said at the end of a batch of what its failures are no evidence of
     base_url: str | None = None
     api_key_env: str | None = None
     model_path: str | None = None  # a file, or `package:file` of an installed distribution

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,22 @@ class Desk:
             except psutil.Error:
                 continue
         return found
+
+
+LabFile = Callable[[str], Path]
+
+
+@pytest.fixture
+def lab_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> LabFile:
+    """Writes the lab file that this desk's programs read; its path."""
+
+    def write(text: str) -> Path:
+        path = desk.folder / "mine.yaml"
+        path.write_text(text)
+        monkeypatch.setenv("LAB_FILE", str(path))
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from benchmarks.lab.batch import Outcome
 from benchmarks.lab.model import Backend
 from benchmarks.lab.report import pages
 from benchmarks.lab.session import SAME_REQUEST_SECONDS
-from tests.agent.conftest import QUICK_TASK
+from tests.agent.conftest import QUICK_TASK, LabFile
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Desk
@@ -73,12 +73,8 @@ def test_conformance_rows_are_written(done: tuple[Desk, str]) -> None:
     assert {"starts_where_told", "prompt_intact", "tool_round_trip", "leaves_nothing"} <= set(smoke)
 
 
-def test_a_pair_that_cannot_work_gets_a_row_with_the_reason_and_no_trial(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab = desk.folder / "mine.yaml"
-    lab.write_text("backends:\n  tight: {engine: scripted, purpose: harness, context: 100, max_tokens: 200}\n")
-    monkeypatch.setenv("LAB_FILE", str(lab))
+def test_a_pair_that_cannot_work_gets_a_row_with_the_reason_and_no_trial(desk: Desk, lab_file: LabFile) -> None:
+    lab_file("backends:\n  tight: {engine: scripted, purpose: harness, context: 100, max_tokens: 200}\n")
     code, output = desk.trial("--backend", "tight")
     assert code == 3, output
     (row,) = desk.rows("smoke")
@@ -132,11 +128,9 @@ def test_mistakes_are_one_sentence_with_code_2(desk: Desk, flags: tuple[str, ...
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_fetched_or_written(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, lab_file: LabFile
 ) -> None:
-    lab = desk.folder / "mine.yaml"
-    lab.write_text("backends:\n  x: {engine: openai, base_url: 'http://127.0.0.1:1'}\n")
-    monkeypatch.setenv("LAB_FILE", str(lab))
+    lab_file("backends:\n  x: {engine: openai, base_url: 'http://127.0.0.1:1'}\n")
     code, output = desk.run("--results", str(desk.results), "--backend", "x", "--client", "qwen")
     assert code == 3
     assert "nothing listens at http://127.0.0.1:1" in output
@@ -144,10 +138,8 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_fetched_or_writte
     assert not desk.results.exists()
 
 
-def test_a_client_misspelled_in_the_lab_file_is_looked_for_there(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = desk.folder / "mine.yaml"
-    lab.write_text("defaults:\n  clients: [codx]\n")
-    monkeypatch.setenv("LAB_FILE", str(lab))
+def test_a_client_misspelled_in_the_lab_file_is_looked_for_there(desk: Desk, lab_file: LabFile) -> None:
+    lab = lab_file("defaults:\n  clients: [codx]\n")
     code, output = desk.run("--results", str(desk.results))
     assert code == 2
     assert f"{lab}: 'codx' is not known (did you mean \"codex\"?)" in output
@@ -160,10 +152,8 @@ def test_another_head_than_the_required_one_is_refused(desk: Desk) -> None:
     assert not desk.results.exists()
 
 
-def test_a_lab_file_with_a_typo_names_file_line_and_the_right_word(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = desk.folder / "mine.yaml"
-    lab.write_text("backends:\n  x:\n    engine: openai\n    base_ulr: http://127.0.0.1:1\n")
-    monkeypatch.setenv("LAB_FILE", str(lab))
+def test_a_lab_file_with_a_typo_names_file_line_and_the_right_word(desk: Desk, lab_file: LabFile) -> None:
+    lab = lab_file("backends:\n  x:\n    engine: openai\n    base_ulr: http://127.0.0.1:1\n")
     code, output = desk.trial("--backend", "x")
     assert code == 2
     assert f"{lab}:4: `base_ulr` is no setting of backend x" in output
@@ -353,7 +343,7 @@ def test_no_work_folder_is_left(done: tuple[Desk, str]) -> None:
             "the demo model is too small for these tasks",
         ),
         (labfile.load(paths.checkout_root() / "lab.yaml").backends["embedded"], 0, None),
-        (Backend(name="mine", engine="openai", purpose="demo"), 3, "mine: purpose demo: its failures say nothing"),
+        (Backend(name="mine", engine="openai", purpose="demo"), 3, "mine is a demo: its failures say nothing"),
         (Backend(name="mine", engine="openai"), 3, None),
     ],
 )

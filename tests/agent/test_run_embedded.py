@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
-    from tests.agent.conftest import Desk
+    from tests.agent.conftest import Desk, LabFile
 
 MAKER = Path(__file__).resolve().parents[1] / "lab" / "engines" / "mk_tiny_gguf.py"
 CANCELLING = """
@@ -22,15 +22,13 @@ CANCELS = stub({"cancel_after": 3, "max_turns": 1})
 
 
 @pytest.fixture
-def tiny(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def tiny(desk: Desk, lab_file: LabFile, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A desk whose lab file has the backend `tiny`."""
     model = desk.folder / "tiny.gguf"
     subprocess.run([sys.executable, str(MAKER), str(model)], check=True)
-    lab = desk.folder / "mine.yaml"
     settings = f"engine: embedded, purpose: demo, model_path: {model}, context: 65536, max_tokens: 400"
-    lab.write_text(f"backends:\n  tiny: {{{settings}}}\n")
+    lab_file(f"backends:\n  tiny: {{{settings}}}\n")
     (desk.folder / "cancelling.py").write_text(CANCELLING)
-    monkeypatch.setenv("LAB_FILE", str(lab))
     monkeypatch.setenv("PYTHONPATH", str(desk.folder))
     return desk
 
@@ -48,7 +46,7 @@ def test_the_meters_sums_equal_the_engines_own_counters(tiny: Desk) -> None:
     assert row.tokens is not None
     assert row.engine_counters is not None
     assert row.tokens.output == row.engine_counters.output
-    assert "tiny: purpose demo: its failures say nothing about clients" in output
+    assert "tiny is a demo: its failures say nothing about clients" in output
 
 
 def test_a_cancelled_exchange_is_partial_and_its_sums_are_unknown_not_zero(tiny: Desk) -> None:

@@ -24,7 +24,6 @@ from benchmarks.lab.text import shorten
 
 ANSWER_SECONDS: Final = 10.0  # for a question that needs no model
 POLL_SECONDS: Final = 0.05
-PAGE: Final = "a web page"
 PROBE_TOOL: Final = "local_lab_probe"
 SAMPLER_KEYS: Final = (*get_args(SamplerName), "samplers")  # the last: the order in which they apply
 COUNTERS: Final = {
@@ -98,28 +97,23 @@ def wait_ready(server: Address, model: str, dialect: Dialect, seconds: float, al
     """Wait until a one-token completion comes back. Raises Refused after `seconds`, or once `alive` says no."""
     began = time.monotonic()
     health: float | None = None
-    last = "no answer"
+    last: httpx.Response | None = None
     with server.client() as client:
         while (left := began + seconds - time.monotonic()) > 0:
             if not alive():
                 raise Refused(f"{server.who}: the server ended while it was loading")
             if health is None and _is_healthy(client):
                 health = time.monotonic() - began
-            reply = _completion(client, server, model, dialect, left)
-            if reply.status_code == 200:
-                answered = _model_of(reply, server)
+            last = _completion(client, server, model, dialect, left)
+            if last.status_code == 200:
+                answered = _model_of(last, server)
                 return Readiness(
                     health_seconds=health, completion_seconds=time.monotonic() - began, model_answered=answered
                 )
-            last = f"{reply.status_code} {_words(reply)}"
-            if reply.status_code != 503:
+            if last.status_code != 503:
                 break
             time.sleep(POLL_SECONDS)
-    path = urlsplit(server.base_url).path
-    hint = f"; if {path} is not where it stands, leave that out of the address" if path else ""
-    if last.endswith(PAGE):
-        hint = "; a model server has none, so correct the host or the port"
-    raise Refused(f"{server.who}: {server.base_url} did not complete one token; its last answer: {last}{hint}")
+    raise Refused(f"{server.who}: {server.base_url} did not complete one token; {_last_words(last, server)}")
 
 
 def speaks(server: Address, model: str, seconds: float) -> tuple[Dialect, ...]:
@@ -292,14 +286,23 @@ def _is_unknown_host(error: BaseException | None) -> bool:
     )
 
 
-def _words(reply: httpx.Response) -> str:
-    """What a reply says, in one line."""
-    kind = _kind(reply)
-    return kind if kind == PAGE else shorten(" ".join(reply.text.split()), 200)
+def _last_words(reply: httpx.Response | None, server: Address) -> str:
+    """What a server answered instead of a completion, in one line, and what that suggests."""
+    if reply is None:
+        return "no answer came"
+    if _is_page(reply):
+        return f"it answers {reply.status_code} with a web page, as no model server does; correct the host or the port"
+    path = urlsplit(server.base_url).path
+    hint = f"; if {path} is not where it stands, leave that out of the address" if path else ""
+    return f"its last answer: {reply.status_code} {shorten(' '.join(reply.text.split()), 200)}{hint}"
+
+
+def _is_page(reply: httpx.Response) -> bool:
+    return "html" in reply.headers.get("content-type", "")
 
 
 def _kind(reply: httpx.Response) -> str:
-    return PAGE if "html" in reply.headers.get("content-type", "") else "something"
+    return "a web page" if _is_page(reply) else "something"
 
 
 def _build(told: Any) -> Any:

@@ -107,7 +107,8 @@ class Figures(Record, frozen=True, kw_only=True):
 def figures(section: Section) -> Figures:
     """Compute one section. Comparisons only among measured, locked, current columns."""
     entries = tuple(entry(column, task) for task in section.tasks for column in section.columns)
-    current = [e for e in entries if e.place in {task.place for task in section.tasks if task.latest}]
+    latest = section.current
+    current = [e for e in entries if e.place in latest]
     targets = tuple(
         rate for column in section.columns for rate in _target_rates(column.letter, current) if rate.n or rate.void
     )

@@ -123,6 +123,11 @@ class Section(Record, frozen=True, kw_only=True):
         return tuple(trial for column in self.columns for trial in column.trials)
 
     @property
+    def current(self) -> frozenset[Place]:
+        """The latest definition of each task: what a rate over tasks is made of."""
+        return frozenset(task.place for task in self.tasks if task.latest)
+
+    @property
     def ranked(self) -> bool:
         """Whether its cells may be compared in words."""
         return self.kind == "measured" and self.locked and self.latest

@@ -244,18 +244,17 @@ def _targets(section: Section, found: Figures) -> Table:
 
 
 def _older_definitions(section: Section) -> tuple[str, ...]:
-    if all(task.latest for task in section.tasks):
+    if len(section.current) == len(section.tasks):
         return ()
     return ("Of a task with several definitions only the newest with a counted trial is in these rates.",)
 
 
 def _unlike_tasks(section: Section, found: Figures) -> tuple[str, ...]:
-    current = {task.place for task in section.tasks if task.latest}
     run = {
-        column.letter: {e.place for e in found.entries if e.column == column.letter and e.n and e.place in current}
+        column.letter: section.current & {e.place for e in found.entries if e.column == column.letter and e.n}
         for column in section.columns
     }
-    if len({frozenset(tasks) for tasks in run.values()}) <= 1:
+    if len(set(run.values())) <= 1:
         return ()
     return ("The cells have not run the same tasks: their rates do not compare; the tables per task do.",)
 

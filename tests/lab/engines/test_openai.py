@@ -131,8 +131,8 @@ def test_a_web_page_as_an_error_is_named_and_not_repeated() -> None:
     with fake(routes) as url, pytest.raises(Refused) as caught:
         attach(url, model="m").__enter__()
     assert str(caught.value) == (
-        f"backend 'mine': field base_url: {url} did not complete one token; its last answer: 501 a web page; a model "
-        "server has none, so correct the host or the port"
+        f"backend 'mine': field base_url: {url} did not complete one token; it answers 501 with a web page, as no "
+        "model server does; correct the host or the port"
     )
 
 
